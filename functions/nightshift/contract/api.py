@@ -1,0 +1,61 @@
+"""Answers of the HTTP API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from nightshift.contract.base import Document, ExternalText, Model
+from nightshift.contract.events import FieldError
+from nightshift.contract.publication import AttemptLine
+
+
+class AuditLine(Model):
+    """One entry of a run's audit trail. ``signal`` says what made the controller look."""
+
+    at: datetime
+    actor: str = Field(description="step, look, signal, intake or finisher")
+    what: str
+    signal: str | None = None
+    detail: ExternalText = ""
+
+
+class RunView(Document):
+    """``GET /runs/{run_id}``."""
+
+    run_id: str
+    state: str
+    owner: str
+    pool: str
+    created_at: datetime
+    attempt: int
+    step: int = Field(description="last step that the job reported")
+    verified_step: int = Field(description="last step that the job verified after its save: the floor")
+    total_steps: int
+    success: float | None = None
+    eta_seconds: float | None = None
+    cause: str | None = None
+    sentence: ExternalText = ""
+    attempts: list[AttemptLine]
+    audit: list[AuditLine]
+    errors: list[FieldError] = []
+    prefix: str = Field(description="s3:// address of everything the run leaves")
+
+
+class RunAccepted(Document):
+    """``POST /runs``: 201 for a new run, 200 for one that was already asked for with the same content."""
+
+    run_id: str
+    state: str
+    created: bool
+
+
+class Problem(Model):
+    """RFC 9457 problem details; ``errors`` names fields."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: ExternalText = ""
+    errors: list[FieldError] = []

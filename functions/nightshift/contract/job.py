@@ -1,0 +1,122 @@
+"""What a job writes: progress.json, exports and outcome.json."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import IntEnum, StrEnum
+
+from pydantic import Field
+
+from nightshift.contract.base import Document, ExternalText, Model, Sha256
+from nightshift.contract.evals import EvalSummary
+
+
+class Phase(StrEnum):
+    """Where a job is."""
+
+    SETUP = "setup"
+    GENERATE = "generate"
+    TRAIN = "train"
+    EVAL = "eval"
+    CHECKPOINT = "checkpoint"
+    EXPORT = "export"
+    DONE = "done"
+
+
+class ExitCode(IntEnum):
+    """Exit codes of ``python -m training_job``, after sysexits."""
+
+    OK = 0
+    USAGE = 64
+    BAD_DATA = 65
+    SOFTWARE = 70
+    TEMPORARY = 75
+
+
+class OutcomeCause(StrEnum):
+    """Why the job itself thinks that it ended. The controller decides the end cause with more evidence."""
+
+    FINISHED = "finished"
+    TARGET_REACHED = "target_reached"
+    STOPPED_ON_REQUEST = "stopped_on_request"
+    WORKER_LOST = "worker_lost"
+    GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+    ENGINE_FAILURE = "engine_failure"
+    CREDENTIALS_EXPIRED = "credentials_expired"
+    STORAGE_FULL = "storage_full"
+    STORAGE_UNREACHABLE = "storage_unreachable"
+    BAD_CONFIGURATION = "bad_configuration"
+    CHECKPOINT_UNUSABLE = "checkpoint_unusable"
+    CODE_ERROR = "code_error"
+
+    @property
+    def is_success(self) -> bool:
+        """The job did what was asked for, to the end or to the target."""
+        return self in (OutcomeCause.FINISHED, OutcomeCause.TARGET_REACHED)
+
+
+class FileDigest(Model):
+    """A file's size in bytes and its SHA-256, computed by its writer."""
+
+    sha256: Sha256
+    size: int = Field(ge=0)
+
+
+class ExportRecord(Document):
+    """A verified HF adapter export that was uploaded to S3; written after its files, as ``export.json`` beside them."""
+
+    run_id: str
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    files: dict[str, FileDigest]
+    lora_b_nonzero: int
+    lora_b_total: int
+    at: datetime
+
+
+class GuardReport(Document):
+    """What the guard found and did before the trainer started."""
+
+    floor: int = Field(ge=0)
+    pointer_before: int | None
+    resumed_step: int = Field(ge=0)
+    checked: list[int] = []
+    quarantined: list[str] = []
+    repaired_pointer: bool = False
+    notes: list[ExternalText] = []
+
+
+class Progress(Document):
+    """Rewritten after every phase change and step; small, and replaced as a whole."""
+
+    run_id: str
+    attempt: int = Field(ge=1)
+    phase: Phase
+    step: int = Field(ge=0)
+    total_steps: int = Field(ge=1)
+    resumed_step: int | None = None
+    saved_step: int = Field(ge=0, description="the last step verified after its save; 0 before the first")
+    reward: float | None = None
+    success: float | None = None
+    step_seconds: float | None = None
+    eta_seconds: float | None = None
+    acknowledged: int = Field(0, ge=0, description="highest Control.seq that was carried out")
+    at: datetime
+
+
+class Outcome(Document):
+    """outcome.json: written once, as the job's last act. Its arrival in S3 is a signal."""
+
+    run_id: str
+    attempt: int = Field(ge=1)
+    cause: OutcomeCause
+    message: ExternalText
+    step: int = Field(ge=0)
+    total_steps: int = Field(ge=1)
+    resumed_step: int | None = None
+    saved_step: int = Field(ge=0)
+    exit_code: int
+    guard: GuardReport | None = None
+    evals: list[EvalSummary] = []
+    final_export: ExportRecord | None = None
+    at: datetime

@@ -1,0 +1,61 @@
+"""What a finished run leaves: provenance.json, and manifest.json as its last object."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from nightshift.contract.base import Document, ExternalText, Model
+from nightshift.contract.evals import EvalSummary
+from nightshift.contract.job import FileDigest
+
+
+class AttemptLine(Model):
+    """One attempt as the report, the manifest and the last message show it. Times are UTC."""
+
+    n: int = Field(ge=1)
+    started_at: datetime
+    ended_at: datetime | None = None
+    end_cause: str | None = None
+    signal: str | None = Field(None, description="what made the controller look when it decided")
+    message: ExternalText = ""
+    node: str | None = Field(None, description="instance id that was lost, where one was")
+    resumed_step: int | None = None
+    last_saved_step: int = 0
+    gpu_hours: float = 0.0
+
+
+class Provenance(Document):
+    """What the run was made from; resolved once at admission and the same for every attempt."""
+
+    run_id: str
+    owner: str
+    spec_sha256: str
+    image: str
+    task_environment: str
+    task_code: str
+    model: str
+    skyrl_version: str | None = None
+    controller_version: str
+    created_at: datetime
+
+
+class Manifest(Document):
+    """The list of all published objects with their digests. Written last: where it exists, publication is complete."""
+
+    run_id: str
+    state: str
+    target: float | None = None
+    ceiling: float | None = None
+    attempts: list[AttemptLine]
+    baseline: EvalSummary | None
+    final: EvalSummary | None
+    best: EvalSummary | None
+    holdout_baseline: EvalSummary | None = None
+    holdout_final: EvalSummary | None = None
+    curve: list[EvalSummary]
+    adapters: dict[str, int] = Field(description="published adapter name -> step")
+    gpu_hours: float
+    objects: dict[str, FileDigest] = Field(description="key below runs/<run_id>/ -> digest; manifest.json itself not")
+    at: datetime
