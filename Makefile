@@ -1,0 +1,71 @@
+# Two commands do everything: `make demo` and `make test`. The rest are their parts.
+.DEFAULT_GOAL := help
+.PHONY: help demo up test lint types schema lock package clean environments
+
+# An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
+key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
+
+LAMBDA_LOCKS := functions/requirements.txt local/requirements-lambda.txt
+DEMO_LOCKS   := functions/requirements.txt training_job/requirements.txt local/requirements.txt
+TEST_LOCKS   := tests/requirements.txt
+TOOLS_LOCKS  := tests/requirements-tools.txt
+
+FUNCTIONS := .venv-functions/.ready-$(call key,$(LAMBDA_LOCKS))
+DEMO      := .venv/.demo-$(call key,$(DEMO_LOCKS))
+TEST      := .venv/.test-$(call key,$(DEMO_LOCKS) $(TEST_LOCKS))
+TOOLS     := .venv-tools/.ready-$(call key,$(TOOLS_LOCKS))
+
+# 3.11 first for everything but Lambda's own environment: AWS runs 3.12, so that is tried first there.
+PYTHONS        := 3.11 3.12 3.13
+LAMBDA_PYTHONS := 3.12 3.13 3.11
+
+RUN := PYTHONPATH=functions:. .venv/bin/python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(DEMO) $(FUNCTIONS) ## one training run, end to end, on this computer, through a node's death
+	@$(RUN) -m local demo
+
+up: $(DEMO) $(FUNCTIONS) ## the local stack alone; it runs until Ctrl-C
+	@$(RUN) -m local up
+
+test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this computer cannot run, and why
+	@sh .ci/test.sh
+
+lint: $(TEST) ## ruff
+	@.venv/bin/ruff check .
+
+types: $(TEST) ## mypy --strict
+	@.venv/bin/mypy
+
+schema: $(TEST) ## docs/runspec.schema.json, from the RunSpec model
+	@$(RUN) docs/write_schema.py
+
+lock: $(TEST) $(TOOLS) ## the pinned requirements, from what the environments hold now
+	@.venv/bin/python .ci/lock.py
+
+package: $(FUNCTIONS) ## build/: the template and the trimmed artifact that `sam deploy` uploads
+	@sh .ci/package.sh
+
+environments: $(TEST) $(FUNCTIONS) $(TOOLS) ## the virtual environments alone
+
+clean: ## remove environments, builds, caches and what the demo left
+	rm -rf .venv .venv-functions .venv-tools node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(FUNCTIONS):
+	@sh .ci/environment.sh .venv-functions "$(LAMBDA_PYTHONS)" $(LAMBDA_LOCKS)
+	@rm -f .venv-functions/.ready-* && touch $@
+
+$(DEMO):
+	@sh .ci/environment.sh .venv "$(PYTHONS)" $(DEMO_LOCKS) local/requirements-lambda.txt
+	@rm -f .venv/.demo-* && touch $@
+
+$(TEST): $(DEMO)
+	@sh .ci/environment.sh .venv "$(PYTHONS)" $(TEST_LOCKS)
+	@rm -f .venv/.test-* && touch $@
+
+$(TOOLS):
+	@sh .ci/environment.sh .venv-tools "$(PYTHONS)" $(TOOLS_LOCKS)
+	@rm -f .venv-tools/.ready-* && touch $@
