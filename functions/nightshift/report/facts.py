@@ -36,8 +36,11 @@ def training_facts(spec: RunSpec) -> list[tuple[str, str]]:
         ("Hold-out", data_words(spec.task.holdout)),
         ("Solved means", f"sum of rewards at least {spec.task.success.min_score:g}, within {training.max_turns} turns"),
         ("Random seed", str(training.seed)),
-        ("Method", f"GRPO, {training.total_steps} steps of {training.train_batch_size} prompts, "
-                   f"{training.n_samples_per_prompt} samples each"),
+        (
+            "Method",
+            f"GRPO, {training.total_steps} steps of {training.train_batch_size} prompts, "
+            f"{training.n_samples_per_prompt} samples each",
+        ),
         ("Adapter", f"LoRA, rank {spec.model.lora.rank}, alpha {spec.model.lora.alpha}"),
         ("Learning rate", f"{training.learning_rate:g}, {training.warmup_steps} warm-up steps"),
         ("Sampling", f"temperature {training.temperature:g}"),

@@ -42,10 +42,7 @@ def _unfinished(manifest: Manifest) -> str:
     if STATES.get(manifest.state, ("", ""))[1] == "good":
         return ""
     cause = cause_words(manifest.attempts[-1].end_cause, "no cause was recorded") if manifest.attempts else "no attempt"
-    return (
-        f'<p class="lead">This run did not finish: {escape(cause)}. '
-        "What it had published by then is below; every object listed was verified.</p>"
-    )
+    return f'<p class="lead">This run did not finish: {escape(cause)}. What it left by then is below.</p>'
 
 
 def _facts(manifest: Manifest, provenance: Provenance) -> str:
@@ -61,7 +58,7 @@ def _facts(manifest: Manifest, provenance: Provenance) -> str:
 
 
 def _row(label: str, result: EvalSummary, css: str) -> str:
-    figures = f"{count(result)} · {percent(result.success)} · 95% interval {interval(result)}"
+    figures = f"{count(result)} · 95% interval {interval(result)}"
     return (
         f'<div class="row"><span>{label}</span>{interval_svg(result, css)}<span class="figures">{figures}</span></div>'
     )
@@ -102,10 +99,15 @@ def _curve(manifest: Manifest) -> str:
     wide = curve_svg(manifest).replace('class="curve"', 'class="curve wide"', 1)
     narrow = curve_svg(manifest, width=380, height=300).replace('class="curve"', 'class="curve narrow"', 1)
     pictures = wide + narrow if numbers else wide
+    told = "Band: 95% Wilson interval."
+    if len(manifest.attempts) > 1:
+        told += (
+            " A dashed upright line marks where an attempt went on after the end of the one before it;"
+            " hollow marks are evals whose policy was lost then."
+        )
     return (
         f'<h2>Learning</h2><figure>{pictures}<ul class="legend">{legend}</ul>'
-        "<figcaption>Band: 95% Wilson interval. A dashed upright line marks where an attempt went on after the end of "
-        "the one before it; hollow marks are evals whose policy was lost then.</figcaption></figure>" + evals(manifest)
+        f"<figcaption>{told}</figcaption></figure>{evals(manifest)}"
     )
 
 

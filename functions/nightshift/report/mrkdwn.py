@@ -46,7 +46,7 @@ def link(label: str, address: str) -> str:
     """A link where the address is one that a browser opens; else the address as text."""
     name = esc(label, 100) or "link"
     url = clean(address)
-    plain = url == address and not set(url) & set("|<>\"` ")
+    plain = url == address and not set(url) & set('|<>"` ')
     if plain and len(url) <= 2_000 and _is_web(url):
         return f"<{url.replace('&', '&amp;')}|{name.replace('|', '/')}>"
     return f"{name}: {code(url, 600)}"

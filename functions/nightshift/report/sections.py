@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from html import escape
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from nightshift.contract.spec import RunSpec
 from nightshift.report.facts import base_model, training_facts
 from nightshift.report.svg import kept_points
 from nightshift.report.text import count, interval, resume_sentence
-from nightshift.report.words import cause_words, clean, hours, moment, percent, plural, size
+from nightshift.report.words import bounded, cause_words, clean, hours, moment, percent, plural, size, utc
 
 
 def _class(css: str) -> str:
@@ -62,14 +63,20 @@ def evals(manifest: Manifest) -> str:
     return f"<details><summary>All evals as a table</summary>{_scroll('Evals', table)}</details>"
 
 
+def _when(at: datetime | None) -> str:
+    if at is None:
+        return "<td>–</td>"
+    day, time = utc(at).strftime("%Y-%m-%d %H:%M:%S").split()
+    return f'<td class="when"><span class="day">{day}</span> <span class="time">{time}</span></td>'
+
+
 def _attempt_rows(line: AttemptLine) -> str:
     resumed = "–" if line.resumed_step is None else f"{line.resumed_step:,}"
-    ended = moment(line.ended_at) if line.ended_at else "–"
     more = ' class="more"' if line.message else ""
     row = (
         f'<tr{more}><th scope="row" class="number">{line.n}</th>'
-        f"{_cell(moment(line.started_at), 'when')}{_cell(ended, 'when')}{_cell(cause_words(line.end_cause))}"
-        f"{_cell(clean(line.signal or '–'))}{_cell(clean(line.node or '–'), 'id')}{_cell(resumed, 'number')}"
+        f"{_when(line.started_at)}{_when(line.ended_at)}{_cell(cause_words(line.end_cause))}"
+        f"{_cell(clean(line.signal or '–'))}{_cell(bounded(clean(line.node or '–'), 60), 'node')}{_cell(resumed, 'number')}"
         f"{_cell(f'{line.last_saved_step:,}', 'number')}{_cell(hours(line.gpu_hours), 'number')}</tr>"
     )
     if line.message:
@@ -90,8 +97,8 @@ def attempts(manifest: Manifest) -> str:
     head = _head(
         [
             ("Attempt", "number"),
-            ("Start", ""),
-            ("End", ""),
+            ("Start (UTC)", ""),
+            ("End (UTC)", ""),
             ("How it ended", ""),
             ("Noticed by", ""),
             ("Node", ""),
@@ -102,7 +109,7 @@ def attempts(manifest: Manifest) -> str:
     )
     caption = f"<caption>{plural(len(lines), 'attempt')}, {hours(manifest.gpu_hours)} GPU-hours in all</caption>"
     body = "".join(_attempt_rows(one) for one in lines)
-    table = f'<table class="wide">{caption}{head}<tbody>{body}</tbody></table>'
+    table = f"<table>{caption}{head}<tbody>{body}</tbody></table>"
     return f"<h2>Attempts</h2>{told}{_scroll('Attempts', table)}"
 
 
@@ -133,7 +140,7 @@ def adapters(manifest: Manifest, provenance: Provenance) -> str:
         f'    model_loading_config={{"model_id": "base", "model_source": {model!r}}},\n'
         f"    lora_config=LoraConfig(dynamic_lora_loading_path={folder!r}),\n"
         ")\n"
-        f'# then ask for the model {f"base:{first}"!r}'
+        f"# then ask for the model {f'base:{first}'!r}"
     )
     return (
         f"<h2>Adapters</h2>{_scroll('Adapters', table)}"

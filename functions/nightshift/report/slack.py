@@ -13,7 +13,7 @@ from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import Stage, StageEvent
 from nightshift.report.mrkdwn import code, context, esc, header, links, sections
 from nightshift.report.text import attempt_sentence, count, result_words, sparkline
-from nightshift.report.words import ADVICE, cause_words, duration, hours, percent, plural
+from nightshift.report.words import cause_words, duration, hours, percent, plural
 
 _TEXT_LIMIT = 1_000
 _SENTENCE_LIMIT = 1_500
@@ -32,10 +32,12 @@ def blocks(event: StageEvent) -> dict[str, Any]:
     """The payload of one webhook post. Every outside text is escaped, then bounded to Slack's limits."""
     message = _MESSAGES[event.stage](event)
     body = [block for part in message.parts for block in sections(part)]
-    foot = context([
-        f"run {code(event.run_id, 60)}",
-        f"asked for by {esc(event.owner, 200)}" if event.owner else "",
-    ])
+    foot = context(
+        [
+            f"run {code(event.run_id, 60)}",
+            f"asked for by {esc(event.owner, 200)}" if event.owner else "",
+        ]
+    )
     text = esc(message.title, 200) + (f": {message.summary}" if message.summary else "")
     return {
         "text": text if len(text) <= _TEXT_LIMIT else esc(message.title, 200),
@@ -139,21 +141,20 @@ def _finished(event: StageEvent) -> _Message:
 def _failed(event: StageEvent) -> _Message:
     at = f" at {_steps(event)}" if event.step is not None else ""
     said = _sentence(event) or f"It ended{at}: {esc(cause_words(event.cause, 'the cause is not known'), 200)}."
-    advice = ADVICE.get(event.cause or "", "")
-    todo = f"*What to do:* {advice or 'Open the report or the status of the run, which names the last error.'}"
+    todo = (
+        f"*What to do:* look at the report or at {code(f'nightshift status {event.run_id}', 120)} for the last error."
+    )
     return _Message(
         title=f"{event.run_id} failed",
         summary=said,
-        parts=[[said], [todo] if advice or not event.sentence else [], _results(event), _costs(event)],
+        parts=[[said], [] if event.sentence else [todo], _results(event), _costs(event)],
     )
 
 
 def _cancelled(event: StageEvent) -> _Message:
     at = f" at {_steps(event)}" if event.step is not None else ""
     said = _sentence(event) or f"It was stopped on request{at}. What it had published is kept."
-    return _Message(
-        title=f"{event.run_id} was cancelled", summary=said, parts=[[said], _results(event), _costs(event)]
-    )
+    return _Message(title=f"{event.run_id} was cancelled", summary=said, parts=[[said], _results(event), _costs(event)])
 
 
 _MESSAGES: dict[Stage, Callable[[StageEvent], _Message]] = {

@@ -28,7 +28,7 @@ header{padding-top:36px}
 footer{padding-bottom:48px;color:var(--soft);font-size:14px}
 h1{font-size:30px;line-height:1.2;margin:4px 0 8px;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:20px;margin:40px 0 12px;padding-top:16px;border-top:1px solid var(--rule)}
-h3{font-size:16px;margin:0 0 4px}
+h3{font-size:16px;margin:24px 0 4px}.card h3{margin-top:0}
 p{margin:8px 0}
 a{color:var(--link)}
 .run{color:var(--soft);font-size:15px;overflow-wrap:anywhere}
@@ -38,7 +38,7 @@ font-size:14px;font-weight:600}
 .lead{font-size:18px}
 .note-text,.empty{color:var(--soft);font-size:15px}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px 24px;margin:20px 0 0}
-.facts div{min-width:0}
+.facts div{min-width:0}.facts div:first-child{grid-column:span 2}
 dt{color:var(--soft);font-size:13px}
 dd{margin:0;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:16px;margin-top:24px}
@@ -67,7 +67,6 @@ svg .note{fill:var(--ink);paint-order:stroke;stroke:var(--paper);stroke-width:4p
 .mark.lost.s0{stroke:var(--s0)}.mark.lost.s1{stroke:var(--s1)}
 .mark.lost.s2{stroke:var(--s2)}.mark.lost.s3{stroke:var(--s3)}
 .curve.narrow{display:none}
-.bar{height:16px}
 .track{stroke:var(--rule);stroke-width:2}
 .range{stroke-width:6;stroke-linecap:round}
 .range.before{stroke:var(--before);opacity:.55}.range.after{stroke:var(--s0);opacity:.55}
@@ -81,14 +80,15 @@ table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:ta
 caption{text-align:left;color:var(--soft);padding-bottom:6px}
 th,td{text-align:left;vertical-align:top;padding:7px 14px 7px 0;border-bottom:1px solid var(--rule)}
 th{font-weight:600}
-thead th{color:var(--soft);font-weight:500;font-size:13px;white-space:nowrap}
+thead th{color:var(--soft);font-weight:500;font-size:13px;vertical-align:bottom}
 .number{text-align:right}
 .when{white-space:nowrap}
-.wide td{min-width:64px}
+.day,.time{display:block}
 td.message{min-width:0;padding-top:0;color:var(--soft);overflow-wrap:anywhere}
 tr.more th,tr.more td{border-bottom:0;padding-bottom:2px}
 .pairs th{width:170px;font-weight:500;color:var(--soft)}
-.pairs td,.id{overflow-wrap:anywhere}
+.pairs td,.objects .id{overflow-wrap:anywhere}
+.node{white-space:nowrap}
 code,pre,.digest{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .digest{overflow-wrap:anywhere;color:var(--soft)}
 pre{background:var(--code);border-radius:8px;padding:12px 14px;margin:8px 0 16px;white-space:pre-wrap;
@@ -99,6 +99,7 @@ details summary{cursor:pointer;color:var(--link);margin:8px 0}
 main,header,footer{padding-left:16px;padding-right:16px}
 header{padding-top:20px}
 h1{font-size:24px}.big{font-size:26px}
+.row .figures{grid-column:1/-1}
 .curve.wide{display:none}.curve.narrow{display:block}
 .pairs th,.pairs td{display:block;width:auto;padding-right:0}
 .pairs th{border-bottom:0;padding-bottom:0}.pairs td{padding-top:0}

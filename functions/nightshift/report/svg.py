@@ -82,7 +82,7 @@ def _axes(plot: Plot) -> list[str]:
 
 
 def _levels(plot: Plot, target: float | None, ceiling: float | None) -> list[str]:
-    """Target and ceiling as labelled lines; their labels stand at different ends, so that they never collide."""
+    """Target and ceiling as labelled lines; their labels stand at different ends and sides, so they never collide."""
     parts = []
     if ceiling is not None:
         y = plot.y(ceiling)
@@ -91,7 +91,7 @@ def _levels(plot: Plot, target: float | None, ceiling: float | None) -> list[str
     if target is not None:
         y = plot.y(target)
         parts.append(_line(plot.left, y, plot.width - plot.right, y, "target"))
-        parts.append(_text(plot.left + 6, y - 5, "note", f"target {percent(target)}"))
+        parts.append(_text(plot.left + 6, y + 15, "note", f"target {percent(target)}"))
     return parts
 
 
@@ -108,11 +108,12 @@ def _recoveries(plot: Plot, attempts: Sequence[AttemptLine]) -> list[str]:
         x = plot.x(step)
         in_right_half = step > plot.last_step / 2
         label_x, anchor = (x - 6, "end") if in_right_half else (x + 6, "start")
+        label = f"attempt {line.n} goes on from {step}" if plot.width > 600 else f"attempt {line.n}"
         label_y = plot.height - plot.bottom - 10 - 15 * ((line.n - 2) % 3)
         parts.append(
             f"<g><title>{escape(title)}</title>"
             + _line(x, plot.top - 6, x, plot.height - plot.bottom, "recovery")
-            + _text(label_x, label_y, "note", f"attempt {line.n} goes on from {step}", anchor)
+            + _text(label_x, label_y, "note", label, anchor)
             + "</g>"
         )
     return parts
@@ -149,8 +150,8 @@ def _curve(plot: Plot, kept: Sequence[EvalSummary], lost: Sequence[EvalSummary])
     for a, b in zip(kept, kept[1:], strict=False):
         css = f"stroke s{series_of(b.attempt)}"
         parts.append(_line(plot.x(a.step), plot.y(a.success), plot.x(b.step), plot.y(b.success), css))
-    parts += [_point(plot, one, "lost") for one in lost]
     parts += [_point(plot, one) for one in kept]
+    parts += [_point(plot, one, "lost") for one in lost]
     return parts
 
 
@@ -195,6 +196,6 @@ def interval_svg(result: EvalSummary, css: str) -> str:
     low, high, at = (round(6 + 288 * share, 1) for share in (result.low, result.high, result.success))
     return (
         f'<svg class="bar" role="img" viewBox="0 0 300 16" aria-label="{escape(title)}"><title>{escape(title)}</title>'
-        f'{_line(6, 8, 294, 8, "track")}{_line(low, 8, high, 8, f"range {css}")}'
+        f"{_line(6, 8, 294, 8, 'track')}{_line(low, 8, high, 8, f'range {css}')}"
         f'<circle class="dot {css}" cx="{at}" cy="8" r="6"/></svg>'
     )

@@ -8,50 +8,33 @@ from types import MappingProxyType
 
 CAUSES: Mapping[str, str] = MappingProxyType(
     {
-        "finished": "trained to its last step",
+        "finished": "trained to its end",
         "target_reached": "reached the target",
-        "plateau": "stopped improving",
-        "stopped_on_request": "stopped on request",
-        "cancelled": "cancelled on request",
+        "node_replaced": "a node was replaced",
         "node_lost": "a node was lost",
-        "worker_lost": "a node was lost",
+        "worker_lost": "a worker was lost",
+        "worker_failed": "a worker process died",
         "head_lost": "the head node was lost",
-        "job_lost": "the job disappeared from the cluster",
-        "cluster_lost": "the cluster disappeared",
-        "start_timeout": "did not start in time",
-        "stalled": "stopped making progress",
-        "node_wait_timeout": "no replacement node came in time",
+        "start_deadline": "did not start in time",
+        "evidence_missing": "ended without its final results",
+        "capacity_missing": "the cluster has too few nodes",
         "gpu_out_of_memory": "ran out of GPU memory",
         "engine_failure": "an inference engine failed",
-        "credentials_expired": "credentials expired",
+        "credentials_expired": "its credentials expired",
         "storage_full": "the shared storage was full",
         "storage_unreachable": "the shared storage could not be reached",
-        "bad_configuration": "the configuration is wrong",
+        "bad_image": "the image could not be pulled",
+        "bad_configuration": "the configuration was refused",
         "checkpoint_unusable": "no usable checkpoint was left",
         "code_error": "the task's code failed",
-        "wall_time": "used up its time",
-        "gpu_hours": "used up its GPU-hours",
-        "budget": "used up its budget",
+        "stopped": "was stopped from outside",
+        "stopped_on_request": "stopped on request",
+        "cancelled": "cancelled on request",
+        "budget_spent": "used up a budget",
+        "controller_fault": "the controller failed",
     }
 )
 """End causes in words, as the end of "attempt 1: ...". A cause that is not listed is shown with spaces for underscores."""
-
-_AGAIN = "then start it again under a new run id."
-ADVICE: Mapping[str, str] = MappingProxyType(
-    {
-        "node_wait_timeout": f"Wait until the pool has enough healthy nodes, {_AGAIN}",
-        "gpu_out_of_memory": f"Lower gpu_memory_utilization or the micro batch sizes, {_AGAIN}",
-        "credentials_expired": f"Check the role of the job's service account, {_AGAIN}",
-        "storage_full": f"Free space on the shared storage, {_AGAIN}",
-        "storage_unreachable": f"Check the mount of the shared storage, {_AGAIN}",
-        "bad_configuration": f"Correct the spec, {_AGAIN}",
-        "checkpoint_unusable": "Look at the quarantined checkpoints before you start it again under a new run id.",
-        "code_error": f"Correct the task's code, {_AGAIN}",
-        "wall_time": f"Raise budgets.wall_hours if it is worth it, {_AGAIN}",
-        "gpu_hours": f"Raise budgets.gpu_hours if it is worth it, {_AGAIN}",
-    }
-)
-"""What a person can do about a run that failed for this cause."""
 
 ELLIPSIS = "…"
 
