@@ -106,6 +106,16 @@ class Supervisor:
                 raise ChildFailed(f"{child.name} was not ready after {seconds:g} s. {_where(child)}")
             time.sleep(_POLL_SECONDS)
 
+    def run(self, name: str, argv: Sequence[str], env: Mapping[str, str], seconds: float) -> tuple[int, str]:
+        """Run a command to its end; (exit code, stdout). Raises ChildFailed when it takes longer."""
+        child = self.start(name, argv, env)
+        try:
+            code = child.keeper.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise ChildFailed(f"{name} did not end within {seconds:g} s. {_where(child)}") from None
+        self._children.remove(child)
+        return code, child.out.read_text(errors="replace")
+
     def check(self) -> None:
         """Raises ChildFailed if any child has ended."""
         for child in self._children:

@@ -51,7 +51,7 @@ def look_up(pid: int) -> Process | None:
 
 def all_processes() -> list[Process]:
     """Every process of the machine."""
-    found = (look_up(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())
+    found = (look_up(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - a hundred times a minute
     return [process for process in found if process is not None]
 
 

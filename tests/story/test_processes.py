@@ -73,7 +73,7 @@ def test_a_command_that_does_not_exist_is_reported(supervisor: Supervisor) -> No
 def test_a_child_that_never_says_ready_is_given_up_at_the_deadline(supervisor: Supervisor) -> None:
     child = supervisor.start("mute", python("import time; print('NOT READY', flush=True); time.sleep(60)"))
     before = time.monotonic()
-    with pytest.raises(ChildFailed, match="mute was not ready after 0.3 s"):
+    with pytest.raises(ChildFailed, match=r"mute was not ready after 0\.3 s"):
         supervisor.wait_ready(child, 0.3)
     assert time.monotonic() - before < 1.0
 

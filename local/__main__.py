@@ -1,0 +1,45 @@
+"""``python -m local demo``, ``up`` and ``start``: Nightshift on this computer, without a cloud."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from local.config import REPOSITORY
+from local.processes import Interrupted, StackError
+from local.story.demo import fail, run_demo
+from local.story.screen import Screen
+from local.story.up import run_start, run_up
+
+INTERRUPTED_EXIT = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 ok, 1 a promise was broken or the stack failed, 130 ended by a signal."""
+    parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "out" / "demo", help="folder for what is left")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="start the stack, print its addresses, and keep it until Ctrl-C")
+    commands.add_parser("demo", help="play one run from start event to verified adapter, through a node's death")
+    start = commands.add_parser("start", help="send the demo's start event to a stack that `up` keeps running")
+    start.add_argument("stack_json", type=Path, help="the configuration file that `up` names")
+    given = parser.parse_args(arguments)
+    if given.command == "start":
+        return run_start(given.stack_json)
+    screen = Screen()
+    try:
+        return run_up(given.out, screen) if given.command == "up" else run_demo(given.out, screen)
+    except (KeyboardInterrupt, Interrupted):
+        screen.close()
+        fail(given.out, "ended by a signal before its end; every process that was started is ended too")
+        return INTERRUPTED_EXIT
+    except StackError as error:
+        screen.close()
+        fail(given.out, str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The local stack: starts everything, deploys the project's own template, and ends everything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from local import tls
+from local.account import Account
+from local.cloud.deploy import deploy
+from local.config import REPOSITORY, StackConfig, new_config
+from local.hyperpod import HyperPod
+from local.memory import MemorySampler
+from local.processes import StackError, Supervisor
+from local.story.slack import SlackMessage, read_messages
+
+TEMPLATE = REPOSITORY / "template.yaml"
+_READY_SECONDS = 60.0
+_HEALTHY_SECONDS = 30.0
+
+
+class Stack:
+    """Everything that the embedded default consists of; use as a context manager, in the main thread.
+
+    Entering returns when a run could be asked for. Leaving ends every process, and ``left_over`` then names those that
+    were found running after their end (there should be none). Logs are copied to ``logs_to``, where given.
+    """
+
+    def __init__(self, say: Callable[[str], None], logs_to: Path | None = None) -> None:
+        self._say = say
+        self._logs_to = logs_to
+        self._exit = ExitStack()
+        # Ray puts unix sockets below this folder, and their names are limited to 107 characters: keep it short.
+        self.config: StackConfig = new_config(Path(tempfile.mkdtemp(prefix="ns-", dir="/tmp")))
+        self.supervisor = Supervisor(self.config.log_dir)
+        self.memory = MemorySampler(self.supervisor.note)
+        self.account = Account(self.config)
+        self.hyperpod = HyperPod(self.config)
+        self.outputs: dict[str, str] = {}
+        self.left_over: list[str] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._up()
+        except BaseException:
+            self._down()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._down()
+
+    @property
+    def processes(self) -> list[str]:
+        """Every process that runs below this one now, as ``pid name``."""
+        return [f"{process.pid} {process.name}" for process in self.supervisor.note()]
+
+    @property
+    def slack(self) -> list[SlackMessage]:
+        """Messages that Slack has received."""
+        return read_messages(self.config.state_dir / "slack.jsonl")
+
+    def emit(self, event: dict[str, Any]) -> None:
+        """Deliver a full EventBridge event to the rules that match it, as an AWS service would."""
+        self._local("POST", "/_local/events", event)
+
+    def _up(self) -> None:
+        config = self.config
+        config_path = config.save()
+        config.shared_dir.mkdir(parents=True, exist_ok=True)
+        tls.ensure(config)
+        children = [
+            self.supervisor.start(name, [str(config.pod_python), "-m", f"local.{name}", str(config_path)])
+            for name in ("cloud", "kube")
+        ]
+        self._exit.enter_context(self.memory)
+        for child in children:
+            self.supervisor.wait_ready(child, _READY_SECONDS)
+        self._say(f"cloud and kubernetes are up; deploying {TEMPLATE.name}")
+        deploy(config, TEMPLATE, self._parameters())
+        self.outputs = self._local("GET", "/_local/outputs")
+        self._allow_controller()
+        self._wait_healthy()
+
+    def _parameters(self) -> dict[str, str]:
+        """What a person would answer to ``sam deploy --guided``; the webhook is a secret that exists before."""
+        config = self.config
+        secret = self.account.client("secretsmanager").create_secret(
+            Name="nightshift/slack", SecretString=json.dumps({"webhook_url": config.slack_url})
+        )
+        return {
+            "HyperPodClusterName": config.hyperpod_cluster,
+            "EksClusterName": config.eks_cluster,
+            "Namespace": config.namespace,
+            "BucketName": config.bucket,
+            "SlackSecretArn": secret["ARN"],
+            "SlackAllowedHosts": f"localhost:{config.slack_port}",
+        }
+
+    def _allow_controller(self) -> None:
+        """The template's EKS access entry, made known to the local Kubernetes API, which has no EKS to ask."""
+        entries = {"principals": [self.outputs["ControllerRoleArn"]]}
+        (self.config.state_dir / "access_entries.json").write_text(json.dumps(entries))
+
+    def _wait_healthy(self) -> None:
+        deadline = time.monotonic() + _HEALTHY_SECONDS
+        while True:
+            self.supervisor.check()
+            status, body = self.account.api("GET", "/runs/no-such-run")
+            if status == 404 and len(self.hyperpod.nodes()) > self.config.worker_nodes:
+                return
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"the stack is not healthy after {_HEALTHY_SECONDS:g} s: GET /runs answers {status} {body}"
+                )
+            time.sleep(0.2)
+
+    def _local(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.config.cloud_url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read() or b"{}")
+
+    def _down(self) -> None:
+        try:
+            self._exit.close()
+        finally:
+            self.supervisor.stop()
+            self.left_over = self.supervisor.leftovers()
+            self._keep_logs()
+            shutil.rmtree(self.config.state_dir, ignore_errors=True)
+
+    def _keep_logs(self) -> None:
+        if self._logs_to is None or not self.config.log_dir.exists():
+            return
+        shutil.rmtree(self._logs_to, ignore_errors=True)
+        shutil.copytree(self.config.log_dir, self._logs_to, ignore_dangling_symlinks=True)
