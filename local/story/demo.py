@@ -142,15 +142,11 @@ class Story:
             raise StoryFailed(f"the run ended early as {self._state()}: {self._sentence()}")
 
     def _is_told(self) -> bool:
-        return any(self._is_last_message(message.text + message.headline) for message in self.watch.messages)
-
-    def _is_last_message(self, text: str) -> bool:
-        return self._request.run_id in text and any(
-            word in text.lower() for word in ("finished", "failed", "cancelled")
-        )
+        return bool(self._final_message())
 
     def _final_message(self) -> str:
-        return self.watch.messages[-1].text if self.watch.messages else ""
+        ends = tuple(f"{self._request.run_id} {end}" for end in ("finished", "failed", "was cancelled"))
+        return next((message.text for message in self.watch.messages if message.headline.startswith(ends)), "")
 
     def _left(self) -> float:
         return max(1.0, self._deadline - time.monotonic())
@@ -164,9 +160,9 @@ def _makes_a_new_step(progress: Progress) -> bool:
 
 
 def lease_holders(stack: Stack) -> list[str]:
-    """Holders of leases, as the table names them."""
+    """Runs that hold the lease of a pool, as the table says."""
     items = stack.account.items(stack.outputs["TableName"])
-    return [str(item) for item in items if "lease" in item["sk"]["S"].lower() and "holder" in item]
+    return [item["run_id"]["S"] for item in items if item["sk"]["S"] == "LEASE"]
 
 
 def run_demo(out: Path, screen: Screen) -> int:

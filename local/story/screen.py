@@ -94,7 +94,7 @@ class Screen:
         return timestamp - self._started_wall
 
     def line(self, actor: str, what: str, signal: str | None = None, at: float | None = None) -> None:
-        """One thing that happened: ``at`` seconds after the start (default now), who, what, and the signal behind it."""
+        """One thing that happened: ``at`` seconds after the start (default now), who, what, and the signal for it."""
         when = self.seconds if at is None else at
         text = Text(f"{when:7.1f} s  ")
         text.append(f"{actor:<9} ", style=_COLOURS.get(actor, "blue"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _LINK = re.compile(r"<([^|<>]+)\|([^<>]+)>")
+_MARKS = re.compile(r"(?<!\w)([*`])(\S(?:.*?\S)?)\1(?!\w)")
 _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 
 
@@ -64,7 +65,7 @@ def _element(element: dict[str, Any]) -> Iterator[str]:
 
 
 def _readable(text: str) -> str:
-    text = _LINK.sub(r"\2 (\1)", text)
+    text = _MARKS.sub(r"\2", _LINK.sub(r"\2 (\1)", text))
     for entity, character in _ENTITIES:
         text = text.replace(entity, character)
     return text

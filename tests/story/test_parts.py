@@ -123,14 +123,14 @@ def test_slack_blocks_become_readable_text_and_a_half_written_line_is_left(tmp_p
         "blocks": [
             {"type": "header", "text": {"type": "plain_text", "text": "finished"}},
             {"type": "section", "text": {"type": "mrkdwn", "text": "see <https://x/y|report> &amp; more"}},
-            {"type": "section", "fields": [{"type": "mrkdwn", "text": "*GPU-hours*\n0.1"}]},
+            {"type": "section", "fields": [{"type": "mrkdwn", "text": "*GPU-hours*\n`0.1` of 2*3*4"}]},
             {"type": "context", "elements": [{"type": "mrkdwn", "text": "▁▅█"}]},
         ],
     }
     path = tmp_path / "slack.jsonl"
     path.write_text(json.dumps({"at": "now", "payload": payload}) + "\n" + '{"at": "la')
     (message,) = read_messages(path)
-    assert message.text == "finished\nsee report (https://x/y) & more\n  *GPU-hours* 0.1\n▁▅█"
+    assert message.text == "finished\nsee report (https://x/y) & more\n  GPU-hours 0.1 of 2*3*4\n▁▅█"
     assert message.headline == "Run r finished: 28 > 4"
     assert read_messages(tmp_path / "none.jsonl") == []
 

@@ -1,0 +1,102 @@
+"""Start requests that must start nothing, on the stack that has told the story."""
+
+from __future__ import annotations
+
+import copy
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from local.stack import Stack
+from tests.story.support import Played, eventually, executions, items
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("unknown-field", {"training.learning_speed": 1}, "training.learning_speed"),
+    ("batch-sizes", {"training.train_batch_size": 32, "training.policy_mini_batch_size": 16}, "policy_mini_batch_size"),
+    ("Bad_Id", {}, "run_id"),
+    ("too-high", {"training.max_turns": 15, "target": {"success": 0.95}}, "target.success"),
+]
+
+
+def changed(spec: dict[str, Any], run_id: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the spec under another id, with dotted paths replaced."""
+    new = copy.deepcopy(spec)
+    new["run_id"] = run_id
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        place = new
+        for name in above:
+            place = place[name]
+        place[last] = value
+    return new
+
+
+def rejections(stack: Stack, run_id: str) -> list[dict[str, Any]]:
+    return items(stack, run_id, "REJECTED#")
+
+
+def told(stack: Stack, run_id: str) -> list[str]:
+    return [one.text for one in stack.slack if one.headline.startswith(f"{run_id} was not started")]
+
+
+@pytest.mark.parametrize(("run_id", "changes", "field"), BAD, ids=[one[0] for one in BAD])
+def test_an_invalid_start_event_starts_nothing_and_says_why_by_field(
+    played: Played, run_id: str, changes: dict[str, Any], field: str
+) -> None:
+    stack, before = played.stack, executions(played.stack)
+    spec = changed(played.request.spec, run_id, changes)
+
+    stack.account.put_start(spec)
+    stack.account.put_start(spec)
+
+    assert eventually(lambda: len(told(stack, run_id)) == 1)
+    (record,) = rejections(stack, run_id)
+    assert record["state"] == "rejected"
+    assert any(field in error["field"] for error in record["errors"]), record["errors"]
+    assert field in told(stack, run_id)[0]
+    time.sleep(1)
+    assert len(told(stack, run_id)) == 1, "a repeated request is the same refusal"
+    assert executions(stack) == before
+    assert stack.hyperpod.pods() == []
+
+
+def test_every_error_is_named_at_once_and_the_api_answers_with_the_same(played: Played) -> None:
+    spec = changed(played.request.spec, "Two_Errors", {"training.learning_speed": 1, "training.clip": 7})
+    status, problem = played.stack.account.api("POST", "/runs", {"version": 1, "spec": spec})
+    assert status == 400
+    assert {error["field"] for error in problem["errors"]} == {"run_id", "training.learning_speed", "training.clip"}
+
+
+def test_the_same_request_again_is_the_same_run_and_starts_nothing(played: Played) -> None:
+    stack, before, heard = played.stack, executions(played.stack), len(played.stack.slack)
+    status, document = stack.account.api("POST", "/runs", {"version": 1, "spec": played.request.spec})
+    assert (status, document["run_id"], document["created"]) == (200, played.request.run_id, False)
+    stack.account.put_start(played.request.spec)
+    time.sleep(2)
+    assert executions(stack) == before
+    assert len(stack.slack) == heard
+    assert rejections(stack, played.request.run_id) == []
+
+
+def test_the_same_id_with_other_content_is_refused_and_the_run_stays_as_it_is(played: Played) -> None:
+    stack, before = played.stack, executions(played.stack)
+    run_id = played.request.run_id
+    spec = changed(played.request.spec, run_id, {"training.seed": 12345})
+    _, run = stack.account.api("GET", f"/runs/{run_id}")
+
+    status, problem = stack.account.api("POST", "/runs", {"version": 1, "spec": spec})
+
+    assert status == 409, problem
+    assert eventually(lambda: len(rejections(stack, run_id)) == 1)
+    assert executions(stack) == before
+    _, after = stack.account.api("GET", f"/runs/{run_id}")
+    assert (after["state"], after["attempts"]) == (run["state"], run["attempts"])
+
+
+def test_an_unsigned_call_of_the_api_is_refused(played: Played) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{played.stack.config.cloud_url}/runs/{played.request.run_id}", timeout=10)
+    assert refused.value.code == 403
