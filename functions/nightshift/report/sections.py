@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from html import escape
+from itertools import pairwise
 from urllib.parse import quote
 
 from nightshift.contract.layout import RunKeys
@@ -76,8 +77,9 @@ def _attempt_rows(line: AttemptLine) -> str:
     row = (
         f'<tr{more}><th scope="row" class="number">{line.n}</th>'
         f"{_when(line.started_at)}{_when(line.ended_at)}{_cell(cause_words(line.end_cause))}"
-        f"{_cell(clean(line.signal or '–'))}{_cell(bounded(clean(line.node or '–'), 60), 'node')}{_cell(resumed, 'number')}"
-        f"{_cell(f'{line.last_saved_step:,}', 'number')}{_cell(hours(line.gpu_hours), 'number')}</tr>"
+        f"{_cell(clean(line.signal or '–'))}{_cell(bounded(clean(line.node or '–'), 60), 'node')}"
+        f"{_cell(resumed, 'number')}{_cell(f'{line.last_saved_step:,}', 'number')}"
+        f"{_cell(hours(line.gpu_hours), 'number')}</tr>"
     )
     if line.message:
         row += f'<tr><td></td><td class="message" colspan="8">{escape(clean(line.message))}</td></tr>'
@@ -90,7 +92,7 @@ def attempts(manifest: Manifest) -> str:
     if not lines:
         return '<h2>Attempts</h2><p class="empty">No attempt was started.</p>'
     story = []
-    for before, after in zip(lines, lines[1:], strict=False):
+    for before, after in pairwise(lines):
         node = f" ({clean(before.node)})" if before.node else ""
         story.append(f"Attempt {before.n}: {cause_words(before.end_cause)}{node}. {resume_sentence(before, after)}")
     told = '<ul class="story">' + "".join(f"<li>{escape(one)}</li>" for one in story) + "</ul>" if story else ""

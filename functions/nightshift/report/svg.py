@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import count as count_up
+from itertools import pairwise
 
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.publication import AttemptLine, Manifest
@@ -147,7 +148,7 @@ def _curve(plot: Plot, kept: Sequence[EvalSummary], lost: Sequence[EvalSummary])
     upper = [f"{plot.x(one.step)},{plot.y(one.high)}" for one in kept]
     lower = [f"{plot.x(one.step)},{plot.y(one.low)}" for one in reversed(kept)]
     parts = [f'<polygon class="band" points="{" ".join(upper + lower)}"/>'] if len(kept) > 1 else []
-    for a, b in zip(kept, kept[1:], strict=False):
+    for a, b in pairwise(kept):
         css = f"stroke s{series_of(b.attempt)}"
         parts.append(_line(plot.x(a.step), plot.y(a.success), plot.x(b.step), plot.y(b.success), css))
     parts += [_point(plot, one) for one in kept]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 CAUSES: Mapping[str, str] = MappingProxyType(
@@ -34,7 +34,7 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         "controller_fault": "the controller failed",
     }
 )
-"""End causes in words, as the end of "attempt 1: ...". A cause that is not listed is shown with spaces for underscores."""
+"""End causes in words, as the end of "attempt 1: ...". Others are shown with spaces for underscores."""
 
 ELLIPSIS = "…"
 
@@ -91,7 +91,7 @@ def duration(seconds: float) -> str:
 
 def utc(at: datetime) -> datetime:
     """Aware in UTC; a time without a zone is taken as UTC, as the contract says."""
-    return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def moment(at: datetime) -> str:
