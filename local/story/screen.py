@@ -95,13 +95,17 @@ class Screen:
 
     def line(self, actor: str, what: str, signal: str | None = None, at: float | None = None) -> None:
         """One thing that happened: ``at`` seconds after the start (default now), who, what, and the signal for it."""
-        when = self.seconds if at is None else at
-        text = Text(f"{when:7.1f} s  ")
-        text.append(f"{actor:<9} ", style=_COLOURS.get(actor, "blue"))
-        text.append(what)
+        when = f"{self.seconds if at is None else at:7.1f} s"
+        who = Text(f"{actor:<9}", style=_COLOURS.get(actor, "blue"))
+        said = Text(what)
         if signal:
-            text.append(f"   <- {signal}", style="yellow")
-        self._console.print(text)
+            said.append(f"   <- {signal}", style="yellow")
+        if self._live is None:
+            self._console.print(Text("  ").join([Text(when), who, said]))
+            return
+        row = Table.grid(padding=(0, 2, 0, 0))  # a long text goes on below itself, not below the clock
+        row.add_row(Text(when, style="dim"), who, said)
+        self._console.print(row)
 
     def text(self, text: str = "", style: str = "") -> None:
         """Text of its own, outside the timeline; several lines are fine."""
@@ -117,7 +121,9 @@ class Screen:
             return
         before, self._last_progress = self._last_progress, progress
         if self._live is not None:
-            self._live.update(Text(f"          {progress.text()}", style="bold green"))
+            self._live.update(
+                Text(f"             {progress.text()}", style="bold green", no_wrap=True, overflow="ellipsis")
+            )
             return
         moved = before is None or (before.attempt, before.step) != (progress.attempt, progress.step)
         if moved and self.seconds - self._last_printed >= _PLAIN_PROGRESS_EVERY:

@@ -104,7 +104,7 @@ def test_without_a_terminal_the_screen_prints_plain_lines_with_all_columns() -> 
         screen.table(("what", "measured"), [("a [b]", "NOT OK")])
     text = out.getvalue()
     assert "\x1b" not in text
-    assert "   12.3 s  look      recover: [a node] was lost xxx" in text
+    assert "   12.3 s  look       recover: [a node] was lost xxx" in text
     assert text.splitlines()[0].endswith("   <- hyperpod_node_health"), "a long line is not folded"
     assert "a [b]" in text and "NOT OK" in text
 

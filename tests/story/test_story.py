@@ -118,7 +118,7 @@ def test_every_execution_ended_well_and_only_one_parent_was_ever_started(played:
 def test_a_poll_that_found_nothing_costs_six_events(played: Played) -> None:
     shifts = shift_histories(played.stack.account, played.stack.outputs["ShiftArn"])
     assert {one.awaiting for one in shifts} >= {"lease", "cluster", "attempt", "fence"}
-    assert set(poll for one in shifts for poll in one.timeout_polls) <= {6}
+    assert {poll for one in shifts for poll in one.timeout_polls} <= {6}
     assert played.told.polls.looks >= len(shifts) - 1
 
 
