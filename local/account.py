@@ -27,6 +27,8 @@ class Account:
 
     def __init__(self, config: StackConfig) -> None:
         self._config = config
+        self.api_url = config.cloud_url
+        """Address of the HTTP API; known when the stack's outputs are."""
         self._credentials = Credentials(config.aws_env["AWS_ACCESS_KEY_ID"], config.aws_env["AWS_SECRET_ACCESS_KEY"])
 
     def client(self, service: str) -> Any:
@@ -68,7 +70,7 @@ class Account:
         """(status, document) of one call of the HTTP API, signed with SigV4."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
-        request = AWSRequest(method, self._config.cloud_url + path, headers, data)
+        request = AWSRequest(method, self.api_url + path, headers, data)
         SigV4Auth(self._credentials, "execute-api", self._config.region).add_auth(request)
         plain = urllib.request.Request(request.url, data, dict(request.headers.items()), method=method)
         try:

@@ -85,8 +85,8 @@ class Stack:
         for child in children:
             self.supervisor.wait_ready(child, _READY_SECONDS)
         self._say(f"cloud and kubernetes are up; deploying {TEMPLATE.name}")
-        deploy(config, TEMPLATE, self._parameters())
-        self.outputs = self._local("GET", "/_local/outputs")
+        self.outputs = deploy(config, TEMPLATE, self._parameters())
+        self.account.api_url = self.outputs["ApiUrl"]
         self._allow_controller()
         self._wait_healthy()
 

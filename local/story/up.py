@@ -52,7 +52,7 @@ def _print_addresses(stack: Stack, screen: Screen) -> None:
     config, outputs = stack.config, stack.outputs
     where = [
         ("AWS (moto; Lambda by awslambdaric)", config.cloud_url),
-        ("HTTP API, signed with SigV4", f"{config.cloud_url}/runs"),
+        ("HTTP API, signed with SigV4", f"{stack.account.api_url}/runs"),
         ("Kubernetes API, EKS bearer token", config.kube_url),
         ("authenticated Ray endpoint", config.endpoint_url),
         ("pretended HyperPod: nodes and faults", config.admin_url),

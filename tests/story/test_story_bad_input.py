@@ -98,5 +98,5 @@ def test_the_same_id_with_other_content_is_refused_and_the_run_stays_as_it_is(pl
 
 def test_an_unsigned_call_of_the_api_is_refused(played: Played) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{played.stack.config.cloud_url}/runs/{played.request.run_id}", timeout=10)
+        urllib.request.urlopen(f"{played.stack.account.api_url}/runs/{played.request.run_id}", timeout=10)
     assert refused.value.code == 403
