@@ -1,0 +1,121 @@
+"""The HTTP API, called with SigV4 signatures of the caller's own AWS credentials."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+import botocore.session
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSPreparedRequest, AWSRequest
+from botocore.exceptions import BotoCoreError, HTTPClientError
+from botocore.httpsession import URLLib3Session
+from pydantic import ValidationError
+
+from cli.exits import CliError, Exit
+from nightshift.contract.api import Problem, RunAccepted, RunView
+from nightshift.contract.events import StartRequest
+from nightshift.contract.spec import RunSpec
+
+TIMEOUT = (5.0, 30.0)
+"""Seconds to connect, and to wait for an answer."""
+SERVICE = "execute-api"
+_Answer = TypeVar("_Answer", RunAccepted, RunView)
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_REGION = re.compile(r"\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?$")
+
+_EXITS = {
+    400: Exit.BAD_DATA,
+    401: Exit.NO_PERMISSION,
+    403: Exit.NO_PERMISSION,
+    404: Exit.NO_INPUT,
+    409: Exit.BAD_DATA,
+    413: Exit.BAD_DATA,
+    422: Exit.BAD_DATA,
+    429: Exit.TEMPORARY,
+}
+
+
+def checked_address(url: str) -> str:
+    """The API's address without a trailing slash. Raises CliError (78): plain http is for this computer only."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError as error:
+        raise CliError(Exit.CONFIGURATION, f"{url} is no address: it must look like https://host") from error
+    if not host or parts.scheme not in ("https", "http"):
+        raise CliError(Exit.CONFIGURATION, f"{url} is no address of an API: it must look like https://host")
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise CliError(Exit.CONFIGURATION, f"{url}: plain http is allowed to this computer only; use https")
+    return url.rstrip("/")
+
+
+@dataclass(frozen=True)
+class Api:
+    """The API at ``address``. Nothing is repeated: asking for the same run twice is harmless, so a person can."""
+
+    address: str
+
+    def start(self, spec: RunSpec) -> RunAccepted:
+        """``POST /runs``. Raises CliError."""
+        request = StartRequest(spec=spec.model_dump(mode="json", exclude_unset=True))
+        body = request.model_dump_json(exclude={"owner"}).encode()
+        return _read(RunAccepted, self._call("POST", "/runs", body))
+
+    def status(self, run_id: str) -> RunView:
+        """``GET /runs/{run_id}``. Raises CliError."""
+        return _read(RunView, self._call("GET", f"/runs/{quote(run_id, safe='')}", b""))
+
+    def _call(self, method: str, path: str, body: bytes) -> bytes:
+        try:
+            answer = URLLib3Session(timeout=TIMEOUT).send(self._signed(method, path, body))
+            status, content = int(answer.status_code), bytes(answer.content)
+        except HTTPClientError as error:
+            what = f"{self.address} does not answer ({type(error).__name__}); is the address right?"
+            raise CliError(Exit.UNAVAILABLE, what) from error
+        if not 200 <= status < 300:
+            raise _refused(status, content)
+        return content
+
+    def _signed(self, method: str, path: str, body: bytes) -> AWSPreparedRequest:
+        session = botocore.session.get_session()
+        url = self.address + path
+        found = _REGION.search(urlsplit(self.address).hostname or "")
+        region = found.group(1) if found else os.environ.get("AWS_REGION") or session.get_config_variable("region")
+        try:
+            credentials = session.get_credentials()
+        except BotoCoreError as error:
+            raise CliError(Exit.NO_PERMISSION, f"AWS credentials cannot be had: {error}") from error
+        if credentials is None:
+            raise CliError(Exit.NO_PERMISSION, "there are no AWS credentials: set AWS_PROFILE or log in")
+        if not region:
+            raise CliError(Exit.CONFIGURATION, "the AWS region is not known: set AWS_REGION")
+        request = AWSRequest(method=method, url=url, data=body, headers={"Content-Type": "application/json"})
+        try:
+            SigV4Auth(credentials.get_frozen_credentials(), SERVICE, region).add_auth(request)
+        except BotoCoreError as error:
+            raise CliError(Exit.NO_PERMISSION, f"the request cannot be signed: {error}") from error
+        return request.prepare()
+
+
+def _read(model: type[_Answer], content: bytes) -> _Answer:
+    try:
+        return model.from_json(content)
+    except ValidationError as error:
+        what = "the answer is not one of Nightshift's API: is the address right, and this command as new as the API?"
+        raise CliError(Exit.SOFTWARE, what) from error
+
+
+def _refused(status: int, content: bytes) -> CliError:
+    """Problem details as an error; anything else by its status alone."""
+    code = _EXITS.get(status, Exit.TEMPORARY if status >= 500 else Exit.SOFTWARE)
+    try:
+        problem = Problem.model_validate_json(content)
+    except ValidationError:
+        hint = "; does your role allow execute-api:Invoke?" if code is Exit.NO_PERMISSION else ""
+        return CliError(code, f"the API answered {status}{hint}")
+    lines = tuple(f"{one.field}: {one.problem}" for one in problem.errors)
+    return CliError(code, ": ".join(part for part in (problem.title, problem.detail) if part), lines)

@@ -1,0 +1,83 @@
+"""A run as text for a terminal. Pure; text from outside is stripped of control characters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from nightshift.contract.api import AuditLine, RunView
+from nightshift.contract.publication import AttemptLine
+
+AUDIT_LINES = 8
+BAR = 30
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """One line without control characters, so that nothing outside moves a terminal's cursor; bounded."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def words(name: str | None) -> str:
+    return clean((name or "").replace("_", " "))
+
+
+def length(seconds: float) -> str:
+    """``4000`` -> ``1 h 07 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3_600} h {whole % 3_600 // 60:02d} min"
+
+
+def clock(at: datetime) -> str:
+    aware = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return aware.strftime("%m-%d %H:%M:%S")
+
+
+def progress(view: RunView) -> str:
+    """``[######------] step 40 of 400, saved up to 40, 62.5% solved, about 2 h 10 min left``."""
+    share = min(1.0, view.step / view.total_steps) if view.total_steps else 0.0
+    filled = int(share * BAR)
+    parts = [f"step {view.step} of {view.total_steps}", f"saved up to step {view.verified_step}"]
+    if view.success is not None:
+        parts.append(f"{view.success:.1%} solved")
+    if view.eta_seconds is not None:
+        parts.append(f"about {length(view.eta_seconds)} left")
+    return f"[{'#' * filled}{'-' * (BAR - filled)}] {', '.join(parts)}"
+
+
+def attempt(line: AttemptLine) -> str:
+    begin = "from the start" if not line.resumed_step else f"from step {line.resumed_step}"
+    end = words(line.end_cause) or "running"
+    node = f", node {clean(line.node, 60)}" if line.node else ""
+    seen = f", noticed by {clean(line.signal, 60)}" if line.signal else ""
+    said = f"\n     {clean(line.message)}" if line.message else ""
+    cost = f"{line.gpu_hours:.2f} GPU-hours"
+    return f"  {line.n}. {begin}: {end}{node}{seen}; last saved step {line.last_saved_step}, {cost}{said}"
+
+
+def audit(line: AuditLine) -> str:
+    signal = f" [{clean(line.signal, 60)}]" if line.signal else ""
+    detail = f": {clean(line.detail, 160)}" if line.detail else ""
+    return f"  {clock(line.at)}  {clean(line.actor, 20):<10} {clean(line.what, 80)}{signal}{detail}"
+
+
+def text(view: RunView) -> str:
+    """The whole answer of ``nightshift status``."""
+    cause = f" ({words(view.cause)})" if view.cause else ""
+    lines = [
+        f"{clean(view.run_id)}: {words(view.state)}{cause}",
+        *([clean(view.sentence, 1_000)] if view.sentence else []),
+        progress(view),
+        f"owner {clean(view.owner)}, pool {clean(view.pool)}, asked for {clock(view.created_at)} UTC",
+        f"files {clean(view.prefix)}",
+    ]
+    if view.errors:
+        lines += ["", "To correct:", *(f"  {clean(one.field)}: {clean(one.problem)}" for one in view.errors)]
+    if view.attempts:
+        lines += ["", "Attempts:", *(attempt(one) for one in view.attempts)]
+    if view.audit:
+        lines += ["", "What happened last (UTC):", *(audit(one) for one in view.audit[-AUDIT_LINES:])]
+    return "\n".join(lines)
