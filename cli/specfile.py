@@ -15,7 +15,7 @@ from nightshift.contract.spec import RunSpec, batch_size_problems
 MAX_BYTES = 256 * 1024
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """JSON is YAML. Unlike YAML's own rule, a key that is given twice is an error: the second would win silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -25,7 +25,8 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
