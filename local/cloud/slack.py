@@ -1,0 +1,136 @@
+"""A receiver of Slack's incoming webhooks, over https, with Slack's limits; what it takes goes to ``slack.jsonl``."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import ssl
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+MAX_SECTION_TEXT = 3_000
+MAX_HEADER_TEXT = 150
+MAX_BLOCKS = 50
+MAX_FIELD_TEXT = 2_000
+MAX_TEXT = 40_000
+PATH_PREFIX = "/services/"
+
+
+@dataclass(frozen=True)
+class PlannedAnswer:
+    """What to answer instead of taking the next message."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = "error"
+
+
+def problem(payload: Any) -> str | None:
+    """Slack's error code for a payload that it would refuse, or None."""
+    if not isinstance(payload, dict):
+        return "invalid_payload"
+    text, blocks = payload.get("text"), payload.get("blocks", [])
+    if not text and not blocks and not payload.get("attachments"):
+        return "no_text"
+    if text is not None and (not isinstance(text, str) or len(text) > MAX_TEXT):
+        return "invalid_payload" if not isinstance(text, str) else "msg_too_long"
+    if not isinstance(blocks, list) or len(blocks) > MAX_BLOCKS or not all(_block_is_good(one) for one in blocks):
+        return "invalid_blocks"
+    return None
+
+
+def _block_is_good(block: Any) -> bool:
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        return False
+    if block["type"] == "header":
+        return _text_is_good(block.get("text"), MAX_HEADER_TEXT, {"plain_text"})
+    if block["type"] == "section":
+        fields = block.get("fields", [])
+        if "text" not in block and not fields:
+            return False
+        return ("text" not in block or _text_is_good(block["text"], MAX_SECTION_TEXT)) and (
+            len(fields) <= 10 and all(_text_is_good(one, MAX_FIELD_TEXT) for one in fields)
+        )
+    if block["type"] == "context":
+        elements = block.get("elements", [])
+        return 1 <= len(elements) <= 10 and all(
+            one.get("type") == "image" or _text_is_good(one, MAX_SECTION_TEXT) for one in elements
+        )
+    return True
+
+
+def _text_is_good(
+    text: Any, limit: int, kinds: frozenset[str] | set[str] = frozenset({"plain_text", "mrkdwn"})
+) -> bool:
+    return (
+        isinstance(text, dict)
+        and text.get("type") in kinds
+        and isinstance(text.get("text"), str)
+        and 1 <= len(text["text"]) <= limit
+    )
+
+
+class SlackReceiver:
+    """Serves from construction until ``close``; ``plan`` sets the answers to the next messages, one each."""
+
+    def __init__(self, host: str, port: int, server_pem: Path, log: Path) -> None:
+        self._log, self._planned, self._lock = log, deque[PlannedAnswer](), threading.Lock()
+        self._server = http.server.ThreadingHTTPServer((host, port), _handler(self))
+        self._server.daemon_threads = True
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(server_pem)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=self._server.serve_forever, daemon=True, name="slack").start()
+
+    def plan(self, answer: PlannedAnswer) -> None:
+        with self._lock:
+            self._planned.append(answer)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def take(self, path: str, body: bytes) -> PlannedAnswer:
+        """The answer to one POST; a message that is good is recorded."""
+        with self._lock:
+            if self._planned:
+                return self._planned.popleft()
+            if not path.startswith(PATH_PREFIX):
+                return PlannedAnswer(404, body="no_service")
+            try:
+                payload = json.loads(body)
+            except ValueError:
+                return PlannedAnswer(400, body="invalid_payload")
+            code = problem(payload)
+            if code is not None:
+                return PlannedAnswer(400, body=code)
+            line = json.dumps({"at": datetime.now(UTC).isoformat(), "payload": payload})
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(line + "\n")
+            return PlannedAnswer(200, body="ok")
+
+
+def _handler(receiver: SlackReceiver) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 10
+
+        def log_message(self, *_: Any) -> None:
+            """Silent: accepted messages are in the file."""
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer = receiver.take(self.path, body)
+            text = answer.body.encode()
+            self.send_response(answer.status)
+            for name, value in {"Content-Type": "text/html", **answer.headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    return Handler
