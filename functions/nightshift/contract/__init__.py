@@ -7,7 +7,7 @@ model here, and every such model carries ``version``.
 
 from nightshift.contract.base import CONTRACT_VERSION, Document, ExternalText, Model
 from nightshift.contract.control import Control, ControlCommand
-from nightshift.contract.evals import EvalRow, EvalSummary, EvalSet, wilson_interval
+from nightshift.contract.evals import EvalRow, EvalSet, EvalSummary, wilson_interval
 from nightshift.contract.job import (
     ExitCode,
     ExportRecord,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION: Final = 1
 """Written into every document; a reader refuses a number that it does not know."""
 
 MAX_EXTERNAL_TEXT = 2_000

@@ -57,7 +57,9 @@ class StageEvent(Document):
     key: str
     owner: str | None = None
     at: datetime
-    sentence: ExternalText = Field("", description="one sentence for a person: what happened and what to do, if anything")
+    sentence: ExternalText = Field(
+        "", description="one sentence for a person: what happened and what to do, if anything"
+    )
     errors: list[FieldError] = Field([], max_length=50)
     attempt: int | None = None
     step: int | None = None

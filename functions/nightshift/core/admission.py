@@ -1,0 +1,82 @@
+"""From a request's raw JSON to a RunSpec, or to a list of errors that each name a field."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from nightshift.contract.events import FieldError
+from nightshift.contract.spec import RunSpec, SeedData, batch_size_problems
+from nightshift.core.errors import bounded
+
+MAX_ERRORS = 50
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The best that an oracle can reach on an eval set within ``max_turns``: ``solved`` of ``of``."""
+
+    solved: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        return self.solved / self.of
+
+
+MAZE_ENVIRONMENT = "training_job.tasks.mazes.env:MazeTextEnv"
+MAZE_FIXED_SEEDS = SeedData(kind="seeds", start=0, stop=64)
+MAZE_CEILINGS: tuple[tuple[int, int], ...] = ((17, 64), (13, 50))
+"""(turns, solvable): of the 64 fixed mazes 50 need 13 turns and 14 need 17, the final stop included."""
+
+
+def known_ceiling(spec: RunSpec) -> Ceiling | None:
+    """The ceiling where it is known without running an oracle: the maze task's fixed eval set."""
+    if spec.task.environment != MAZE_ENVIRONMENT or spec.task.eval != MAZE_FIXED_SEEDS or spec.task.config:
+        return None
+    of = len(MAZE_FIXED_SEEDS)
+    solved = next((s for turns, s in MAZE_CEILINGS if spec.training.max_turns >= turns), 0)
+    return Ceiling(solved, of)
+
+
+def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
+    """Validate everything that can be known without I/O. Errors come with dotted field paths, all at once."""
+    try:
+        spec = RunSpec.model_validate(raw)
+    except ValidationError as error:
+        return [_field_error(dict(e)) for e in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]]
+    problems = [FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)]
+    ceiling = known_ceiling(spec)
+    if spec.target is not None and ceiling is not None and spec.target.success > ceiling.share:
+        problems.append(
+            FieldError(
+                field="target.success",
+                problem=(
+                    f"{spec.target.success:.4g} cannot be reached: within {spec.training.max_turns} turns an oracle solves "
+                    f"{ceiling.solved} of {ceiling.of} ({ceiling.share:.2%}); lower the target or raise training.max_turns"
+                ),
+            )
+        )
+    return problems or spec
+
+
+def _field_error(error: dict[str, Any]) -> FieldError:
+    path = ".".join(str(part) for part in error["loc"]) or "spec"
+    return FieldError(field=bounded(path, 200), problem=bounded(error["msg"], 300))
+
+
+def request_digest(raw: dict[str, Any]) -> str:
+    """SHA-256 of a request's content: names the record of a refused one, so that a repeat is the same record."""
+    return hashlib.sha256(json.dumps(raw, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def shown_run_id(raw: dict[str, Any]) -> str:
+    """The id of a request that may not be valid, fit to be shown and to be part of a key."""
+    given = raw.get("run_id")
+    if not isinstance(given, str) or not given:
+        return "unnamed"
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in given[:40])

@@ -1,0 +1,39 @@
+"""What to do next. The shell carries a decision out; it never makes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nightshift.contract.control import ControlCommand
+from nightshift.core.causes import EndCause
+
+
+class Verb(StrEnum):
+    """HOLD looks again within the same invocation; NAP sleeps until a signal or the interval's end; AGAIN asks the
+    parent for a fresh shift. The others end the shift and are the parent's transitions."""
+
+    HOLD = "hold"
+    NAP = "nap"
+    AGAIN = "again"
+    READY = "ready"
+    RECOVER = "recover"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``why`` is one sentence for the audit trail."""
+
+    verb: Verb
+    why: str
+    cause: EndCause | None = None
+    node: str | None = None
+    control: ControlCommand | None = None
+    stop_job: bool = False
+
+    @property
+    def ends_attempt(self) -> bool:
+        return self.verb in (Verb.RECOVER, Verb.SUCCEEDED, Verb.FAILED, Verb.CANCELLED)

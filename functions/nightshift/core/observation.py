@@ -1,0 +1,102 @@
+"""Everything known about a run at one moment, read afresh. Old evidence is filtered out before it gets here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from nightshift.contract.job import Outcome, Progress
+from nightshift.core.run import Signal, SignalKind
+
+
+class JobState(StrEnum):
+    """Ray's job status, and two answers that are none: MISSING (404) and UNREACHABLE (no answer that can be trusted)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    MISSING = "missing"
+    UNREACHABLE = "unreachable"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (JobState.STOPPED, JobState.SUCCEEDED, JobState.FAILED)
+
+
+@dataclass(frozen=True)
+class JobView:
+    """The attempt's Ray job; ``message`` is bounded text from Ray."""
+
+    state: JobState
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class PodView:
+    """One pod of the RayCluster. ``instance_id`` is None while it is not scheduled."""
+
+    name: str
+    is_head: bool
+    ready: bool
+    instance_id: str | None = None
+    waiting_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The RayCluster and its pods. ``state`` of its status is not looked at: it stays "ready" after a node's death."""
+
+    exists: bool
+    head_ready: bool = False
+    ready_workers: int = 0
+    desired_workers: int = 0
+    current: bool = False
+    pods: tuple[PodView, ...] = ()
+    unhealthy_instances: frozenset[str] = frozenset()
+
+    @property
+    def instances(self) -> tuple[str, ...]:
+        """Instances that host its pods, sorted."""
+        return tuple(sorted({p.instance_id for p in self.pods if p.instance_id}))
+
+    @property
+    def bad_image(self) -> str | None:
+        """Why an image cannot be pulled, where that is what keeps a pod waiting."""
+        reasons = [p.waiting_reason for p in self.pods if p.waiting_reason]
+        return next(
+            (r for r in reasons if r.startswith(("ImagePullBackOff", "ErrImagePull", "InvalidImageName"))), None
+        )
+
+
+@dataclass(frozen=True)
+class RayView:
+    """What Ray itself lists. None means that it could not be asked."""
+
+    gpus: int | None = None
+    live_actors: int | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """``progress`` and ``outcome`` are the current attempt's or None; ``evidence`` is whether S3 holds the final eval
+    and a verified export of the final step, made by the current attempt."""
+
+    cluster: ClusterView
+    job: JobView = JobView(JobState.MISSING)
+    ray: RayView = RayView()
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+    evidence: bool = False
+    lease_holder: str | None = None
+    next_in_line: str | None = None
+    signals: tuple[Signal, ...] = field(default=())
+    job_since: datetime | None = None
+    gpu_hours: float = 0.0
+
+    @property
+    def signal(self) -> str:
+        """What made the controller look: the kinds of the signals since the last look, or the timer."""
+        return "+".join(dict.fromkeys(s.kind.value for s in self.signals)) or SignalKind.TIMER.value

@@ -1,0 +1,119 @@
+"""The RayCluster of a run, as a manifest."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic import Field
+
+from nightshift.contract.base import Model
+from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
+from nightshift.contract.spec import InstanceGroup, RunSpec
+
+RAY_VERSION = "2.56.0"
+"""Ray of the image, of the job client in the functions and of ``rayVersion``: one tested version."""
+
+HEAD_RESOURCE = "head"
+"""Custom Ray resource that only the head has: an entrypoint that asks for it never runs on a node that gets replaced."""
+
+RUN_LABEL = "nightshift/run"
+OWNER_LABEL = "nightshift/owner"
+ENDPOINT_ANNOTATION = "access.sagemaker.amazonaws.com/enabled"
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+EVICTION_SECONDS = 30
+"""Kubernetes' default of 300 s would leave pods on a dead node for five minutes."""
+
+
+class Placement(Model):
+    """What the deployment, not the run, decides about a RayCluster."""
+
+    namespace: str
+    service_account: str
+    shared_claim: str
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+def label_value(text: str) -> str:
+    """A Kubernetes label value: at most 63 of the allowed characters, beginning and ending with an alphanumeric."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-63:].strip("-_.") or "unknown"
+
+
+def raycluster_manifest(spec: RunSpec, owner: str, placement: Placement) -> dict[str, Any]:
+    """The RayCluster (ray.io/v1) as a JSON object: one head without GPUs, and the workers."""
+    labels = {**placement.labels, RUN_LABEL: spec.run_id, OWNER_LABEL: label_value(owner)}
+    head = _pod(spec, spec.topology.head, placement, labels, cpu="8", memory="64Gi", name="ray-head")
+    head["spec"]["containers"][0]["ports"] = [
+        {"containerPort": 6379, "name": "gcs-server"},
+        {"containerPort": 8265, "name": "dashboard"},
+        {"containerPort": 10001, "name": "client"},
+    ]
+    workers = spec.topology.workers
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {
+            "name": spec.run_id,
+            "namespace": placement.namespace,
+            "labels": labels,
+            "annotations": {ENDPOINT_ANNOTATION: "true"},
+        },
+        "spec": {
+            "rayVersion": RAY_VERSION,
+            "headGroupSpec": {
+                # The endpoint reaches the dashboard through the pod's address, so it must listen on all of them.
+                "rayStartParams": {
+                    "dashboard-host": "0.0.0.0",
+                    "num-cpus": "0",
+                    "resources": json.dumps(json.dumps({HEAD_RESOURCE: 1})),
+                },
+                "template": head,
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": "gpu-workers",
+                    "replicas": workers.count,
+                    "minReplicas": workers.count,
+                    "maxReplicas": workers.count,
+                    "rayStartParams": {},
+                    "template": _pod(spec, workers, placement, labels, cpu="16", memory="128Gi", name="ray-worker"),
+                }
+            ],
+        },
+    }
+
+
+def _pod(
+    spec: RunSpec, group: InstanceGroup, placement: Placement, labels: dict[str, str], cpu: str, memory: str, name: str
+) -> dict[str, Any]:
+    requests = {"cpu": cpu, "memory": memory}
+    limits = {"memory": memory}
+    if group.gpus:
+        requests["nvidia.com/gpu"] = limits["nvidia.com/gpu"] = str(group.gpus)
+    return {
+        "metadata": {"labels": labels},
+        "spec": {
+            "serviceAccountName": placement.service_account,
+            "nodeSelector": {INSTANCE_TYPE_LABEL: group.instance_type},
+            "tolerations": [
+                {
+                    "key": f"node.kubernetes.io/{condition}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": EVICTION_SECONDS,
+                }
+                for condition in ("not-ready", "unreachable")
+            ],
+            "containers": [
+                {
+                    "name": name,
+                    "image": spec.image,
+                    "env": [{"name": SHARED_ENV, "value": SHARED_MOUNT}],
+                    "resources": {"requests": requests, "limits": limits},
+                    "volumeMounts": [{"name": "shared", "mountPath": SHARED_MOUNT}],
+                }
+            ],
+            "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": placement.shared_claim}}],
+        },
+    }

@@ -1,0 +1,133 @@
+"""The run and its attempts, as the controller keeps them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from nightshift.contract.base import Document, ExternalText
+from nightshift.core.causes import EndCause
+
+
+class RunState(StrEnum):
+    """Where a run is; the last four are final."""
+
+    ADMITTED = "admitted"
+    QUEUED = "queued"
+    PROVISIONING = "provisioning"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    PUBLISHING = "publishing"
+    TEARDOWN = "teardown"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+    @property
+    def is_final(self) -> bool:
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.REJECTED})
+
+
+class Awaiting(StrEnum):
+    """What a shift waits for."""
+
+    LEASE = "lease"
+    CLUSTER = "cluster"
+    FENCE = "fence"
+    ATTEMPT = "attempt"
+
+
+class SignalKind(StrEnum):
+    """A reason to look now."""
+
+    NODE_HEALTH = "hyperpod_node_health"
+    CLUSTER_EVENT = "hyperpod_cluster_event"
+    CLUSTER_STATE = "hyperpod_cluster_state"
+    OUTCOME = "outcome"
+    LEASE_FREE = "lease_free"
+    CANCEL = "cancel"
+    TIMER = "timer"
+
+    @property
+    def is_node_event(self) -> bool:
+        return self in (SignalKind.NODE_HEALTH, SignalKind.CLUSTER_EVENT)
+
+
+class Signal(Document):
+    """One hint, as recorded: it wakes, and everything is read afresh then."""
+
+    kind: SignalKind
+    counter: int = Field(0, ge=0)
+    instance_id: str | None = None
+    detail: ExternalText = ""
+    at: datetime
+
+
+class Attempt(Document):
+    """One Ray job of a run."""
+
+    n: int = Field(ge=1)
+    submission_id: str
+    floor: int = Field(0, ge=0, description="the step below which this attempt must not resume")
+    started_at: datetime
+    running_at: datetime | None = None
+    ended_at: datetime | None = None
+    end_cause: EndCause | None = None
+    signal: str | None = None
+    message: ExternalText = ""
+    node: str | None = None
+    resumed_step: int | None = None
+    last_saved_step: int = 0
+    gpus: int = 0
+
+    def gpu_hours(self, now: datetime) -> float:
+        """Hours that this attempt's GPUs were attributed to it."""
+        return self.gpus * max(0.0, ((self.ended_at or now) - self.started_at).total_seconds()) / 3_600
+
+
+class Run(Document):
+    """The run record. ``k`` is the number of the only execution that may write; ``look_seq`` and ``signal_counter``
+    only rise; ``seen_counter`` is the counter that the last look had seen."""
+
+    run_id: str
+    k: int = Field(ge=1)
+    state: RunState
+    owner: str
+    pool: str
+    spec_sha256: str
+    image: str
+    hyperpod_cluster: str
+    namespace: str
+    raycluster: str
+    created_at: datetime
+    total_steps: int
+    attempt: int = 0
+    step: int = 0
+    verified_step: int = 0
+    recoveries_without_progress: int = 0
+    recovery_floor: int = Field(
+        0, description="verified step at the last recovery: progress beyond it resets the count"
+    )
+    instances: tuple[str, ...] = Field((), description="instances that host the run's pods, as last seen")
+    lost_instance: str | None = None
+    signal_counter: int = 0
+    seen_counter: int = 0
+    look_seq: int = 0
+    shift_seq: int = 0
+    shift_first_look: int = 0
+    waiting_since: datetime | None = None
+    recovering_since: datetime | None = None
+    cancel_requested: bool = False
+    control_seq: int = 0
+    verdict: RunState | None = Field(None, description="the final state that is being worked towards")
+    cause: EndCause | None = None
+    sentence: ExternalText = ""
+    success: float | None = None
+    eta_seconds: float | None = None
+    published: bool = False

@@ -1,0 +1,32 @@
+"""Step Functions Execution Status Change (FAILED, TIMED_OUT, ABORTED) -> the run is ended properly."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from nightshift.core.errors import bounded
+from nightshift.handlers.observability import logger, metrics, tracer
+from nightshift.handlers.settings import ControllerSettings, load
+from nightshift.handlers.wiring import controller_ports
+from nightshift.steps.ending import finish_for
+
+
+@logger.inject_lambda_context(clear_state=True)
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """An execution's input names its run; a run that is over already is left alone."""
+    detail = event["detail"]
+    started_with = json.loads(detail["input"])
+    run_id, k = str(started_with["run_id"]), int(started_with["k"])
+    logger.append_keys(run_id=run_id, k=k)
+    ports = controller_ports(load(ControllerSettings), lambda: context.get_remaining_time_in_millis() / 1_000)
+    error = bounded(f"{detail.get('error') or ''} {detail.get('cause') or ''}".strip() or "no cause given", 500)
+    did = finish_for(ports, run_id, k, str(detail["status"]), error)
+    metrics.add_metric(name="RunsFinishedByFinisher", unit=MetricUnit.Count, value=int(did))
+    logger.info("finisher", extra={"status": detail["status"], "did": did})
+    return {"run_id": run_id, "did": did}

@@ -1,0 +1,164 @@
+"""Real adapters for the steps. Clients are made when they are first needed and can be replaced by tests."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from nightshift.adapters.artifacts import S3Artifacts
+from nightshift.adapters.run_store import DynamoRunStore
+from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
+from nightshift.core.capacity import HyperPodView
+from nightshift.core.observation import ClusterView
+from nightshift.core.raycluster import Placement
+from nightshift.handlers.settings import ControllerSettings, StoreSettings
+from nightshift.steps.ports import Clusters, HyperPod, Jobs, Ports
+
+BOTO = Config(
+    connect_timeout=5, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"}, max_pool_connections=16
+)
+SOCKET_SECONDS = 10.0
+"""Ray's job client sets no timeout of its own, so every socket gets one."""
+
+
+@lru_cache(maxsize=16)
+def client(service: str) -> Any:
+    """A boto3 client with the function's own role."""
+    return boto3.client(service, config=BOTO)
+
+
+@lru_cache(maxsize=4)
+def table(name: str) -> Any:
+    return boto3.resource("dynamodb", config=BOTO).Table(name)
+
+
+class Controller:
+    """Everything that needs the controller role, made once for an invocation: credentials, token and clients must not
+    outlive it."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        socket.setdefaulttimeout(SOCKET_SECONDS)
+
+    @cached_property
+    def _role(self) -> Any:
+        from nightshift.adapters.identity import assume_controller_role
+
+        return assume_controller_role(self._settings.role_arn, self._settings.session_name, self._settings.region)
+
+    @cached_property
+    def _eks(self) -> Any:
+        from nightshift.adapters.kubernetes import describe_eks_cluster
+
+        return describe_eks_cluster(self._role.session(), self._settings.eks_cluster)
+
+    @cached_property
+    def _token(self) -> str:
+        from nightshift.adapters.identity import eks_token
+
+        return eks_token(self._role, self._settings.eks_cluster)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        from nightshift.adapters.kubernetes import KubernetesClusters
+
+        s = self._settings
+        placement = Placement(namespace=s.namespace, service_account=s.service_account, shared_claim=s.shared_claim)
+        return KubernetesClusters(self._eks, self._token, placement)
+
+    @cached_property
+    def hyperpod(self) -> HyperPod:
+        from nightshift.adapters.hyperpod import SageMakerHyperPod
+
+        return SageMakerHyperPod(self._role.session().client("sagemaker", config=BOTO), self._settings.hyperpod_cluster)
+
+    def jobs(self, raycluster: str) -> Jobs:
+        from nightshift.adapters.ray_jobs import RayJobs, write_kubeconfig
+
+        if raycluster not in self._jobs:
+            write_kubeconfig(self._eks, self._token)
+            self._jobs[raycluster] = RayJobs(raycluster, self._settings.namespace)
+        return self._jobs[raycluster]
+
+    @cached_property
+    def _jobs(self) -> dict[str, Jobs]:
+        return {}
+
+
+class _Lazy:
+    """Clusters and HyperPod that are only connected to when a step touches them."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def create(self, spec: Any, owner: str) -> bool:
+        return self._controller.clusters.create(spec, owner)
+
+    def view(self, name: str) -> ClusterView:
+        return self._controller.clusters.view(name)
+
+    def delete(self, name: str) -> None:
+        self._controller.clusters.delete(name)
+
+
+class _LazyHyperPod:
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def view(self) -> HyperPodView:
+        return self._controller.hyperpod.view()
+
+
+class _None:
+    """In place of what a function has no right to touch: any use is a fault of the wiring."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"this function is not wired to {name}")
+
+    def __call__(self, *_: Any) -> Any:
+        raise RuntimeError("this function is not wired to Ray")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def store_ports(settings: StoreSettings, remaining: Callable[[], float], training_run_arn: str | None = None) -> Ports:
+    """Ports of a function that touches AWS services only."""
+    nothing: Any = _None()
+    return Ports(
+        runs=DynamoRunStore(table(settings.table)),
+        clusters=nothing,
+        jobs=nothing,
+        hyperpod=nothing,
+        artifacts=S3Artifacts(client("s3"), settings.bucket),
+        stages=EventBridgeStages(client("events")),
+        executions=StepFunctions(client("stepfunctions"), training_run_arn),
+        now=_now,
+        sleep=time.sleep,
+        remaining=remaining,
+    )
+
+
+def controller_ports(settings: ControllerSettings, remaining: Callable[[], float]) -> Ports:
+    """Ports of a function that also touches Kubernetes, Ray and HyperPod, all under the one controller role."""
+    controller, plain = Controller(settings), store_ports(settings, remaining)
+    return Ports(
+        runs=plain.runs,
+        clusters=_Lazy(controller),
+        jobs=controller.jobs,
+        hyperpod=_LazyHyperPod(controller),
+        artifacts=plain.artifacts,
+        stages=plain.stages,
+        executions=plain.executions,
+        now=plain.now,
+        sleep=plain.sleep,
+        remaining=remaining,
+    )

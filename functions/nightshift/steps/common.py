@@ -1,0 +1,64 @@
+"""Small things that several steps do in the same way."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from nightshift.contract.api import AuditLine
+from nightshift.contract.events import Stage, StageEvent
+from nightshift.contract.publication import AttemptLine
+from nightshift.contract.spec import NotifyLevel, RunSpec
+from nightshift.core.errors import bounded
+from nightshift.core.run import Attempt, Run
+from nightshift.steps.ports import Ports
+
+LOUD = {
+    NotifyLevel.QUIET: frozenset({Stage.FINISHED, Stage.FAILED, Stage.CANCELLED}),
+    NotifyLevel.NORMAL: frozenset(Stage) - {Stage.QUEUED},
+    NotifyLevel.ALL: frozenset(Stage),
+}
+
+
+def next_shift(run: Run) -> dict[str, Any]:
+    """Changes that number the next shift, so that its execution's name is new."""
+    return {"shift_seq": run.shift_seq + 1, "shift_first_look": run.look_seq}
+
+
+def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None = None, detail: str = "") -> None:
+    """One line of the trail. ``what`` is a short fixed word group, ``detail`` is free and bounded."""
+    line = AuditLine(at=ports.now(), actor=actor, what=what, signal=signal, detail=bounded(detail, 500))
+    ports.runs.audit(run_id, line)
+
+
+def emit(ports: Ports, run: Run, spec: RunSpec, stage: Stage, key: str, **fields: Any) -> None:
+    """A stage event, where the run's notification level wants it."""
+    if stage in LOUD[spec.notify]:
+        ports.stages.emit(
+            StageEvent(
+                run_id=run.run_id,
+                stage=stage,
+                key=key,
+                owner=run.owner,
+                at=ports.now(),
+                step=fields.pop("step", run.step),
+                total_steps=run.total_steps,
+                **fields,
+            )
+        )
+
+
+def attempt_line(attempt: Attempt, now: datetime) -> AttemptLine:
+    """An attempt as reports show it."""
+    return AttemptLine(
+        n=attempt.n,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        end_cause=attempt.end_cause,
+        signal=attempt.signal,
+        message=bounded(attempt.message, 500),
+        node=attempt.node,
+        resumed_step=attempt.resumed_step,
+        last_saved_step=attempt.last_saved_step,
+        gpu_hours=round(attempt.gpu_hours(now), 4),
+    )

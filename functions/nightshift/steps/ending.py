@@ -1,0 +1,139 @@
+"""From a verdict to a final record: teardown, release, the last message, and the ways in when something broke."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nightshift.contract.events import Stage
+from nightshift.contract.spec import RunSpec
+from nightshift.core.causes import POLICIES, EndCause
+from nightshift.core.errors import PermanentError, StaleExecution, bounded
+from nightshift.core.evidence import results
+from nightshift.core.run import Run, RunState, Signal, SignalKind
+from nightshift.steps.common import attempt_line, audit, emit, next_shift
+from nightshift.steps.ports import Ports
+from nightshift.steps.requests import Reply, StepRequest
+from nightshift.steps.signals import wake
+
+STAGES = {RunState.SUCCEEDED: Stage.FINISHED, RunState.FAILED: Stage.FAILED, RunState.CANCELLED: Stage.CANCELLED}
+MAX_CURVE = 200
+
+
+def abandon(ports: Ports, request: StepRequest) -> Reply:
+    """A fault of the controller itself. A verdict of failure that stands already keeps its better reason."""
+    run = ports.runs.load(request.run_id, request.k)
+    why = bounded(f"{request.error}: {request.cause}", 600)
+    changes: dict[str, Any] = {}
+    if run.verdict in (None, RunState.SUCCEEDED):
+        changes = {
+            "verdict": RunState.FAILED,
+            "cause": EndCause.CONTROLLER_FAULT,
+            "sentence": bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
+        }
+    run = ports.runs.update(run, state=RunState.PUBLISHING, **changes, **next_shift(run))
+    audit(ports, run.run_id, "step", "controller fault", detail=why)
+    return Reply(decision=RunState.FAILED.value, shift=str(run.shift_seq))
+
+
+def teardown(ports: Ports, request: StepRequest) -> Reply:
+    """Delete the RayCluster and everything on it."""
+    run = ports.runs.load(request.run_id, request.k)
+    run = ports.runs.update(run, state=RunState.TEARDOWN, waiting_since=ports.now(), **next_shift(run))
+    ports.clusters.delete(run.raycluster)
+    audit(ports, run.run_id, "step", "RayCluster deleted", detail=run.raycluster)
+    return Reply(decision="ready", shift=str(run.shift_seq))
+
+
+def release(ports: Ports, request: StepRequest) -> Reply:
+    """The record becomes final and the lease is given back, in one transaction; the next run in line is woken."""
+    run = ports.runs.load(request.run_id, request.k)
+    if not run.state.is_final:
+        run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+        audit(ports, run.run_id, "step", f"released pool {run.pool}", detail=f"run is {run.state}")
+    wake_next(ports, run.pool)
+    return Reply(decision="ready")
+
+
+def wake_next(ports: Ports, pool: str) -> None:
+    """Tell the oldest queued run of the pool that the lease is free."""
+    waiting = ports.runs.next_in_line(pool)
+    if waiting is not None:
+        wake(ports, waiting, Signal(kind=SignalKind.LEASE_FREE, detail=f"pool {pool} was released", at=ports.now()))
+
+
+def notify(ports: Ports, request: StepRequest) -> Reply:
+    """The final message. Its key makes it one message, however often this step is repeated."""
+    run = ports.runs.load(request.run_id, request.k)
+    spec = ports.artifacts.spec(run.run_id)
+    emit_final(ports, run, spec)
+    return Reply(decision=run.state.value)
+
+
+def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
+    """Everything that the last message shows, from the record and from S3."""
+    now, attempts = ports.now(), ports.runs.attempts(run.run_id)
+    found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+    thinned = found.curve[:: max(1, -(-len(found.curve) // MAX_CURVE))]
+    emit(
+        ports,
+        run,
+        spec,
+        STAGES[run.state],
+        "final",
+        attempt=run.attempt or None,
+        cause=run.cause,
+        sentence=run.sentence,
+        baseline=found.baseline,
+        final=found.final,
+        holdout_baseline=found.holdout_baseline,
+        holdout_final=found.holdout_final,
+        curve=[s.success for s in thinned],
+        attempts=[attempt_line(a, now) for a in attempts][-20:],
+        gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        links=ports.artifacts.links(run.run_id),
+    )
+    audit(ports, run.run_id, "step", "final message sent", detail=str(run.state))
+
+
+def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bool:
+    """The finisher: an execution ended past every catcher. Ends the run as its steps would have; False where nothing is
+    left to do. Idempotent."""
+    try:
+        run = ports.runs.load(run_id, k)
+    except StaleExecution:
+        return False
+    if run.state.is_final:
+        return False
+    why = bounded(f"the state machine ended as {status}: {error}", 600)
+    proven = run.verdict is RunState.SUCCEEDED and run.published
+    if run.verdict is None or (run.verdict is RunState.SUCCEEDED and not proven):
+        run = ports.runs.update(
+            run,
+            verdict=RunState.FAILED,
+            cause=EndCause.CONTROLLER_FAULT,
+            sentence=bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
+        )
+    audit(ports, run_id, "finisher", "takes over", detail=why)
+    attempts = ports.runs.attempts(run_id)
+    if attempts and attempts[-1].ended_at is None:
+        ended = {"ended_at": ports.now(), "end_cause": EndCause.CONTROLLER_FAULT, "signal": "execution_status"}
+        ports.runs.save_attempt(run, attempts[-1].model_copy(update=ended))
+    ports.clusters.delete(run.raycluster)
+    _confirm_gone(ports, run)
+    run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+    wake_next(ports, run.pool)
+    try:
+        emit_final(ports, run, ports.artifacts.spec(run_id))
+    except PermanentError as missing:
+        audit(ports, run_id, "finisher", "no final message", detail=str(missing))
+    return True
+
+
+def _confirm_gone(ports: Ports, run: Run) -> None:
+    """Wait for the pods within this invocation; what is still there then is the reconciler's to find."""
+    while ports.remaining() > 15:
+        view = ports.clusters.view(run.raycluster)
+        if not view.exists and not view.pods:
+            return
+        ports.sleep(1.0)
+    audit(ports, run.run_id, "finisher", "pods still there", detail=run.raycluster)

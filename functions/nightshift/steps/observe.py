@@ -1,0 +1,66 @@
+"""Read everything that the thing waited for depends on, afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nightshift.contract.job import OutcomeCause
+from nightshift.contract.spec import RunSpec
+from nightshift.core.evidence import is_complete, results
+from nightshift.core.observation import ClusterView, JobState, Observation, RayView
+from nightshift.core.run import Attempt, Awaiting, Run, RunState
+from nightshift.steps.ports import Ports
+
+NOTHING = ClusterView(exists=False)
+
+
+def observe(
+    ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting, attempts: Sequence[Attempt], seen_counter: int
+) -> Observation:
+    """One observation. Signals are those since ``seen_counter``: the counter that the previous look had seen."""
+    signals = tuple(ports.runs.signals_since(run.run_id, seen_counter))
+    match awaiting:
+        case Awaiting.LEASE:
+            holder, first = ports.runs.lease_holder(run.pool), ports.runs.next_in_line(run.pool)
+            return Observation(NOTHING, lease_holder=holder, next_in_line=first, signals=signals)
+        case Awaiting.CLUSTER:
+            cluster = ports.clusters.view(run.raycluster)
+            ray = ports.jobs(run.raycluster).ray() if cluster.head_ready else RayView()
+            return Observation(cluster, ray=ray, signals=signals)
+        case Awaiting.FENCE:
+            return _fence(ports, run, attempts)
+        case Awaiting.ATTEMPT:
+            seen = _attempt(ports, run, spec, attempts[-1], attempts)
+            return Observation(**{**vars(seen), "signals": signals})
+
+
+def _fence(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> Observation:
+    cluster = ports.clusters.view(run.raycluster)
+    if run.state is RunState.TEARDOWN or not cluster.exists:
+        return Observation(cluster)
+    jobs = ports.jobs(run.raycluster)
+    return Observation(cluster, job=jobs.view(attempts[-1].submission_id), ray=jobs.ray())
+
+
+def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: Sequence[Attempt]) -> Observation:
+    outcome = ports.artifacts.outcome(run.run_id, attempt.n)
+    job = ports.jobs(run.raycluster).view(attempt.submission_id)
+    over = outcome is not None or job.state.is_terminal or job.state is JobState.MISSING
+    evidence = False
+    if over:
+        last = (
+            outcome.step
+            if outcome is not None and outcome.cause is OutcomeCause.TARGET_REACHED
+            else spec.training.total_steps
+        )
+        found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+        evidence = is_complete(found, attempt.n, last)
+    return Observation(
+        cluster=ports.clusters.view(run.raycluster),
+        job=job,
+        progress=ports.artifacts.progress(run.run_id, attempt.n),
+        outcome=outcome,
+        evidence=evidence,
+        job_since=attempt.started_at,
+        gpu_hours=sum(a.gpu_hours(ports.now()) for a in attempts),
+    )

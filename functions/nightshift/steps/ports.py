@@ -1,0 +1,195 @@
+"""The outside world as the steps see it. Adapters implement these; tests replace them only to produce errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from nightshift.contract.api import AuditLine
+from nightshift.contract.control import Control
+from nightshift.contract.evals import EvalSummary
+from nightshift.contract.events import FieldError, StageEvent
+from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
+from nightshift.contract.spec import RunSpec
+from nightshift.core.capacity import HyperPodView
+from nightshift.core.observation import ClusterView, JobView, RayView
+from nightshift.core.run import Attempt, Run, RunState, Signal
+
+
+@dataclass(frozen=True)
+class Nap:
+    """A registered token: answering it ends the nap. ``interval`` seconds go back into the state machine with it."""
+
+    token: str
+    interval: int
+    last_look_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A refused request, as recorded."""
+
+    digest: str
+    run_id: str
+    owner: str
+    errors: list[FieldError]
+    at: datetime
+
+
+class RunStore(Protocol):
+    """The table. Every write of a step is conditional on the run's k and on the run not being over."""
+
+    def create(self, run: Run) -> Run:
+        """Put a new run; answers the run that is there (``run`` itself, or an earlier one with the same id)."""
+
+    def get(self, run_id: str) -> Run | None: ...
+
+    def load(self, run_id: str, k: int) -> Run:
+        """Raises StaleExecution."""
+
+    def update(self, run: Run, **changes: Any) -> Run:
+        """Write the named fields (None removes one). Raises StaleExecution."""
+
+    def begin_look(self, run_id: str, k: int, now: datetime) -> Run:
+        """Count the look and drop the registered token, in one write. Raises StaleExecution."""
+
+    def nap(self, run: Run, token: str, interval: int, now: datetime, counter: int, look_seq: int) -> bool:
+        """Register the token if the signal counter is still ``counter`` and no look later than ``look_seq`` began; False
+        otherwise."""
+
+    def bump(self, run_id: str, signal: Signal) -> Nap | None:
+        """Count a signal and read the registered token in one write, and record the signal under its number."""
+
+    def signals_since(self, run_id: str, counter: int) -> Sequence[Signal]: ...
+
+    def claim_attempt(self, run: Run, attempt: Attempt) -> Run | None:
+        """Make ``attempt`` the run's current one, once; None if that was done before. Raises StaleExecution."""
+
+    def save_attempt(self, run: Run, attempt: Attempt) -> None: ...
+
+    def attempts(self, run_id: str) -> Sequence[Attempt]: ...
+
+    def audit(self, run_id: str, line: AuditLine) -> None: ...
+
+    def audit_trail(self, run_id: str, limit: int) -> Sequence[AuditLine]:
+        """Newest last."""
+
+    def lease_holder(self, pool: str) -> str | None: ...
+
+    def next_in_line(self, pool: str) -> str | None:
+        """The oldest queued run of the pool."""
+
+    def take_lease(self, run: Run, now: datetime) -> bool:
+        """The pool's lease and the run's state in one transaction; False where somebody else holds it."""
+
+    def finish(self, run: Run, state: RunState, **changes: Any) -> Run:
+        """The run's last write: its final state, and the lease given back if it is this run's, in one transaction.
+        Raises StaleExecution where the run is over already."""
+
+    def active_on(self, hyperpod_cluster: str) -> Sequence[Run]:
+        """Runs that are not over on that HyperPod cluster."""
+
+    def reject(self, rejection: Rejection) -> bool:
+        """Record a refused request; False if the same one is recorded already."""
+
+    def rejections(self, run_id: str) -> Sequence[Rejection]: ...
+
+
+class Clusters(Protocol):
+    """RayClusters, through the Kubernetes API."""
+
+    def create(self, spec: RunSpec, owner: str) -> bool:
+        """False where the run's RayCluster is there already. Raises PermanentError if the API refuses the manifest."""
+
+    def view(self, name: str) -> ClusterView: ...
+
+    def delete(self, name: str) -> None:
+        """Idempotent."""
+
+
+class Jobs(Protocol):
+    """Ray jobs of one RayCluster, through the authenticated endpoint."""
+
+    def submit(self, run_id: str, submission_id: str, entrypoint: str, metadata: dict[str, str]) -> None:
+        """Submit, or adopt the job where it is there already. Raises TransientError."""
+
+    def view(self, submission_id: str) -> JobView: ...
+
+    def ray(self) -> RayView: ...
+
+    def stop(self, submission_id: str) -> None:
+        """Ask the job to stop; what is unknown or already over is no error."""
+
+    def logs(self, submission_id: str) -> str:
+        """The driver log's tail, bounded; a sentence saying why where there is none."""
+
+
+class HyperPod(Protocol):
+    def view(self) -> HyperPodView: ...
+
+
+class Artifacts(Protocol):
+    """The bucket, for one run at a time. Unreadable documents are reported as None, with the object's name logged."""
+
+    def spec(self, run_id: str) -> RunSpec: ...
+
+    def put_spec(self, spec: RunSpec) -> None: ...
+
+    def progress(self, run_id: str, attempt: int) -> Progress | None: ...
+
+    def outcome(self, run_id: str, attempt: int) -> Outcome | None: ...
+
+    def summaries(self, run_id: str) -> Sequence[EvalSummary]: ...
+
+    def exports(self, run_id: str) -> Sequence[ExportRecord]: ...
+
+    def control(self, control: Control) -> None: ...
+
+    def put(self, run_id: str, key: str, body: bytes, content_type: str) -> FileDigest: ...
+
+    def copy_export(self, record: ExportRecord, folder: str) -> dict[str, FileDigest]:
+        """Copy an export's files into ``folder``; key -> digest."""
+
+    def digests(self, run_id: str) -> dict[str, FileDigest]:
+        """Key below the run's prefix -> digest of the bytes as they are stored now."""
+
+    def read_small(self, key: str) -> bytes | None: ...
+
+    def links(self, run_id: str) -> dict[str, str]:
+        """Label -> address, for people."""
+
+
+class Stages(Protocol):
+    """Stage events to EventBridge. A message that cannot be sent never touches the run."""
+
+    def emit(self, event: StageEvent) -> None: ...
+
+
+class Executions(Protocol):
+    """Step Functions."""
+
+    def start(self, name: str, payload: dict[str, Any]) -> None:
+        """Start a training_run; one that is there already is no error."""
+
+    def answer(self, token: str, payload: dict[str, Any]) -> bool:
+        """SendTaskSuccess; False where the token is not waited for any more."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything that the controller's steps may touch."""
+
+    runs: RunStore
+    clusters: Clusters
+    jobs: Callable[[str], Jobs]
+    """Jobs of a RayCluster by its name; a client is made for each call, since its cookie is never renewed."""
+    hyperpod: HyperPod
+    artifacts: Artifacts
+    stages: Stages
+    executions: Executions
+    now: Callable[[], datetime]
+    sleep: Callable[[float], None]
+    remaining: Callable[[], float]
+    """Seconds that this invocation may still run."""

@@ -1,0 +1,131 @@
+"""Publish what there is, read it back, and only then call it published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nightshift.contract.job import FileDigest
+from nightshift.contract.layout import RunKeys
+from nightshift.contract.publication import Manifest, Provenance
+from nightshift.contract.spec import GitCode, RunSpec
+from nightshift.core.admission import known_ceiling
+from nightshift.core.errors import PublicationError
+from nightshift.core.evidence import Results, results
+from nightshift.core.run import Attempt, Run, RunState
+from nightshift.core.versions import CONTROLLER_VERSION, SKYRL_VERSION
+from nightshift.report.card import model_card
+from nightshift.report.html import render_report
+from nightshift.steps.common import attempt_line, audit
+from nightshift.steps.ports import Ports
+from nightshift.steps.requests import Reply, StepRequest
+
+ADAPTER_FILES = frozenset({"adapter_config.json", "adapter_model.safetensors"})
+MANIFEST = "manifest.json"
+
+
+def publish(ports: Ports, request: StepRequest) -> Reply:
+    """Adapters, model cards, provenance, report, and the manifest last. Repeatable: the same evidence gives the same
+    objects."""
+    run = ports.runs.load(request.run_id, request.k)
+    spec, attempts = ports.artifacts.spec(run.run_id), ports.runs.attempts(run.run_id)
+    found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+    keys, provenance = RunKeys(run.run_id), provenance_of(run, spec)
+    adapters = {n: e for n, e in (("best", found.best_export), ("final", found.final_export)) if e is not None}
+    manifest = _manifest(ports, run, spec, found, attempts, {n: e.step for n, e in adapters.items()})
+    for name, export in adapters.items():
+        ports.artifacts.copy_export(export, keys.adapter(name))
+        card = model_card(manifest, provenance, name).encode()
+        ports.artifacts.put(run.run_id, f"{keys.adapter(name)}README.md", card, "text/markdown; charset=utf-8")
+    ports.artifacts.put(run.run_id, keys.provenance, provenance.to_json().encode(), "application/json")
+    report = render_report(manifest.model_copy(update={"objects": _objects(ports, run)}), provenance)
+    ports.artifacts.put(run.run_id, keys.report, report.encode(), "text/html; charset=utf-8")
+    complete = manifest.model_copy(update={"objects": _objects(ports, run)})
+    ports.artifacts.put(run.run_id, keys.manifest, complete.to_json().encode(), "application/json")
+    audit(
+        ports,
+        run.run_id,
+        "step",
+        "published",
+        detail=f"{len(complete.objects)} objects, adapters: {', '.join(adapters)}",
+    )
+    return Reply(decision="ready", shift=str(run.shift_seq))
+
+
+def verify(ports: Ports, request: StepRequest) -> Reply:
+    """Raises PublicationError where what is stored differs from the manifest, or a success lacks its adapter."""
+    run = ports.runs.load(request.run_id, request.k)
+    keys = RunKeys(run.run_id)
+    body = ports.artifacts.read_small(keys.manifest)
+    if body is None:
+        raise PublicationError(run.run_id, f"{keys.manifest} is missing")
+    manifest = Manifest.from_json(body)
+    problems = differences(manifest.objects, ports.artifacts.digests(run.run_id))
+    problems += _adapter_problems(manifest, run)
+    if problems:
+        raise PublicationError(run.run_id, "; ".join(problems[:5]))
+    ports.runs.update(run, published=True)
+    audit(ports, run.run_id, "step", "publication verified", detail=f"{len(manifest.objects)} objects read back")
+    return Reply(decision="ready", shift=str(run.shift_seq))
+
+
+def differences(promised: Mapping[str, FileDigest], stored: Mapping[str, FileDigest]) -> list[str]:
+    """What is missing or has other bytes than the manifest says."""
+    missing = [f"{name} is missing" for name in promised if name not in stored]
+    changed = [
+        f"{n} has other bytes than the manifest says" for n, d in promised.items() if n in stored and stored[n] != d
+    ]
+    return missing + changed
+
+
+def _adapter_problems(manifest: Manifest, run: Run) -> list[str]:
+    if run.verdict is not RunState.SUCCEEDED:
+        return []
+    problems = [f"adapter {name} is missing" for name in ("best", "final") if name not in manifest.adapters]
+    for name in manifest.adapters:
+        files = {k.rsplit("/", 1)[1] for k in manifest.objects if k.startswith(f"adapters/{name}/")}
+        problems += [f"adapter {name} lacks {f}" for f in sorted(ADAPTER_FILES - files)]
+    return problems
+
+
+def provenance_of(run: Run, spec: RunSpec) -> Provenance:
+    code = spec.task.code
+    return Provenance(
+        run_id=run.run_id,
+        owner=run.owner,
+        spec_sha256=run.spec_sha256,
+        image=run.image,
+        task_environment=spec.task.environment,
+        task_code=f"git {code.sha}" if isinstance(code, GitCode) else f"{code.uri} sha256 {code.sha256}",
+        model=spec.model.source,
+        skyrl_version=SKYRL_VERSION if spec.training.trainer == "skyrl" else None,
+        controller_version=CONTROLLER_VERSION,
+        created_at=run.created_at,
+    )
+
+
+def _objects(ports: Ports, run: Run) -> dict[str, FileDigest]:
+    return {k: d for k, d in sorted(ports.artifacts.digests(run.run_id).items()) if k != MANIFEST}
+
+
+def _manifest(
+    ports: Ports, run: Run, spec: RunSpec, found: Results, attempts: Sequence[Attempt], adapters: dict[str, int]
+) -> Manifest:
+    now = ports.now()
+    ceiling = known_ceiling(spec)
+    return Manifest(
+        run_id=run.run_id,
+        state=(run.verdict or run.state).value,
+        target=spec.target.success if spec.target is not None else None,
+        ceiling=ceiling.share if ceiling is not None else None,
+        attempts=[attempt_line(a, now) for a in attempts],
+        baseline=found.baseline,
+        final=found.final,
+        best=found.best,
+        holdout_baseline=found.holdout_baseline,
+        holdout_final=found.holdout_final,
+        curve=list(found.curve),
+        adapters=adapters,
+        gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        objects={},
+        at=now,
+    )

@@ -1,0 +1,43 @@
+"""What the state machines send to the controller function, and what it answers. Versioned: running executions meet new
+code at once."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from nightshift.contract.base import Document, ExternalText
+from nightshift.core.run import Awaiting
+
+StepName = Literal[
+    "admit", "look", "preflight", "provision", "submit", "publish", "verify", "teardown", "release", "notify", "abandon"
+]
+
+
+class StepRequest(Document):
+    """Payload of every call. ``error`` and ``cause`` come with ``abandon`` only."""
+
+    step: StepName
+    run_id: str = Field(max_length=40)
+    k: int = Field(ge=1)
+    error: ExternalText = ""
+    cause: ExternalText = ""
+
+
+class LookRequest(StepRequest):
+    """``token`` is answered by this look, or registered for signals."""
+
+    awaiting: Awaiting
+    shift_name: str
+    shift_started: datetime
+    token: str
+
+
+class Reply(Document):
+    """``decision`` is the parent's transition; ``shift`` numbers the next shift; ``interval`` is the next nap in seconds."""
+
+    decision: str
+    shift: str = "0"
+    interval: int = Field(60, ge=1)

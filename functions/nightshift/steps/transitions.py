@@ -1,0 +1,108 @@
+"""The parent's own steps up to a running attempt: admit, preflight, provision, submit."""
+
+from __future__ import annotations
+
+from nightshift.contract.events import Stage
+from nightshift.contract.layout import submission_id
+from nightshift.contract.spec import RunSpec
+from nightshift.core.capacity import capacity_problems
+from nightshift.core.causes import POLICIES, EndCause
+from nightshift.core.errors import PermanentError, bounded
+from nightshift.core.run import Attempt, Run, RunState
+from nightshift.steps.common import audit, emit, next_shift
+from nightshift.steps.ports import Ports
+from nightshift.steps.requests import Reply, StepRequest
+
+READY = "ready"
+
+
+def admit(ports: Ports, request: StepRequest) -> Reply:
+    """Into the queue of its pool."""
+    run = ports.runs.load(request.run_id, request.k)
+    spec = ports.artifacts.spec(run.run_id)
+    if run.state is RunState.ADMITTED:
+        run = ports.runs.update(run, state=RunState.QUEUED, waiting_since=ports.now(), **next_shift(run))
+        audit(ports, run.run_id, "step", "admitted", detail=f"{spec.topology.gpus} GPUs, {run.total_steps} steps")
+        emit(ports, run, spec, Stage.QUEUED, "queued", sentence=f"Waiting for pool {run.pool}.")
+    return Reply(decision=READY, shift=str(run.shift_seq))
+
+
+def preflight(ports: Ports, request: StepRequest) -> Reply:
+    """Nothing is created for a topology that the HyperPod cluster can never hold."""
+    run = ports.runs.load(request.run_id, request.k)
+    spec = ports.artifacts.spec(run.run_id)
+    problems = capacity_problems(spec.topology, ports.hyperpod.view())
+    if problems:
+        return _fail(ports, run, EndCause.CAPACITY_MISSING, "; ".join(problems))
+    audit(ports, run.run_id, "step", "preflight passed")
+    return Reply(decision=READY, shift=str(run.shift_seq))
+
+
+def provision(ports: Ports, request: StepRequest) -> Reply:
+    """The RayCluster is there after this step, whether this call, an earlier one or an earlier attempt created it."""
+    run = ports.runs.load(request.run_id, request.k)
+    spec = ports.artifacts.spec(run.run_id)
+    try:
+        created = ports.clusters.create(spec, run.owner)
+    except PermanentError as error:
+        return _fail(ports, run, EndCause.BAD_CONFIGURATION, str(error))
+    run = ports.runs.update(run, waiting_since=ports.now(), **next_shift(run))
+    if created:
+        audit(ports, run.run_id, "step", "RayCluster created", detail=run.raycluster)
+    return Reply(decision=READY, shift=str(run.shift_seq))
+
+
+def submit(ports: Ports, request: StepRequest, bucket: str) -> Reply:
+    """The next attempt's job is known to Ray after this step. A repeat of this step meets the attempt that it claimed
+    before, and adopts the job where Ray has it already: one submit per attempt id."""
+    run = ports.runs.load(request.run_id, request.k)
+    spec = ports.artifacts.spec(run.run_id)
+    run, attempt = _claim(ports, run, spec)
+    ports.jobs(run.raycluster).submit(
+        run.run_id,
+        attempt.submission_id,
+        job_command(run, attempt, bucket),
+        {"run_id": run.run_id, "attempt": str(attempt.n), "owner": run.owner},
+    )
+    run = ports.runs.update(run, state=RunState.RUNNING, waiting_since=ports.now(), **next_shift(run))
+    audit(ports, run.run_id, "step", f"attempt {attempt.n} submitted", detail=f"floor {attempt.floor}")
+    return Reply(decision=READY, shift=str(run.shift_seq))
+
+
+def job_command(run: Run, attempt: Attempt, bucket: str) -> str:
+    """Every part is a validated label or a number: nothing in it needs quoting."""
+    return (
+        f"python -m training_job run --bucket {bucket} --run-id {run.run_id} "
+        f"--attempt {attempt.n} --floor {attempt.floor}"
+    )
+
+
+def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
+    attempts = ports.runs.attempts(run.run_id)
+    if attempts and attempts[-1].ended_at is None:
+        return run, attempts[-1]
+    wanted = Attempt(
+        n=run.attempt + 1,
+        submission_id=submission_id(run.run_id, run.attempt + 1),
+        floor=run.verified_step,
+        started_at=ports.now(),
+        last_saved_step=run.verified_step,
+        gpus=spec.topology.gpus,
+    )
+    claimed = ports.runs.claim_attempt(run, wanted)
+    if claimed is None:  # the same step of the same execution was here before, in another invocation
+        return ports.runs.load(run.run_id, run.k), ports.runs.attempts(run.run_id)[-1]
+    return claimed, wanted
+
+
+def _fail(ports: Ports, run: Run, cause: EndCause, why: str) -> Reply:
+    run = ports.runs.update(
+        run,
+        state=RunState.PUBLISHING,
+        verdict=RunState.FAILED,
+        cause=cause,
+        sentence=bounded(f"{POLICIES[cause].sentence} ({why})", 900),
+        **next_shift(run),
+    )
+    audit(ports, run.run_id, "step", f"run failed: {cause}", detail=why)
+    return Reply(decision=RunState.FAILED.value, shift=str(run.shift_seq))
