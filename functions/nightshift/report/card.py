@@ -133,7 +133,7 @@ def _origin(manifest: Manifest, provenance: Provenance, spec: RunSpec | None) ->
     rows = [f"| {label} | {_md(value)} |" for label, value in facts]
     ends = "; ".join(f"attempt {one.n}: {_md(cause_words(one.end_cause))}" for one in manifest.attempts)
     more = "" if spec else "\n\nData, seeds and all training numbers are in the run's `spec.json`."
-    cost = f"\n\n{hours(manifest.gpu_hours)} GPU-hours. {ends[:1].upper()}{ends[1:]}."
+    cost = f"\n\n{hours(manifest.gpu_hours)} GPU-hours." + (f" {ends[:1].upper()}{ends[1:]}." if ends else "")
     return "\n".join(["| | |", "|---|---|", *rows]) + more + cost
 
 

@@ -175,7 +175,7 @@ def objects(manifest: Manifest) -> str:
     rows = []
     for key in sorted(manifest.objects):
         digest = manifest.objects[key]
-        link = f'<a href="./{escape(quote(key))}">{escape(clean(key))}</a>'
+        link = f'<a href="./{escape(quote(key, errors="replace"))}">{escape(clean(key))}</a>'
         rows.append(
             f'<tr><th scope="row" class="id">{link}</th>{_cell(size(digest.size), "number when")}'
             f"{_cell(digest.sha256, 'digest')}</tr>"
