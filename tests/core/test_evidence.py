@@ -1,0 +1,56 @@
+"""What counts as evidence, and what does not."""
+
+from __future__ import annotations
+
+from nightshift.contract.evals import EvalSet
+from nightshift.core.evidence import is_complete, results
+from tests.builders import attempt, export, summary
+
+
+def test_the_curve_leaves_out_what_was_trained_again() -> None:
+    attempts = [attempt(1), attempt(2, resumed_step=20)]
+    found = results(
+        [summary(0, 28), summary(20, 40), summary(30, 63), summary(30, 44, attempt=2), summary(40, 60, attempt=2)],
+        [export(20), export(30), export(40, attempt=2)],
+        attempts,
+    )
+    assert [(s.step, s.solved) for s in found.curve] == [(0, 28), (20, 40), (30, 44), (40, 60)]
+    assert found.final is not None and found.final.step == 40
+    assert found.best_export is not None and found.best_export.step == 40
+
+
+def test_evidence_of_an_older_attempt_is_never_believed() -> None:
+    attempts = [attempt(1), attempt(2, resumed_step=20)]
+    found = results([summary(0, 28), summary(40, 64)], [export(40)], attempts)
+    assert not is_complete(found, attempt=2, last_step=40)
+    assert found.final is None
+
+
+def test_success_needs_eval_and_export_of_the_last_step_by_the_same_attempt() -> None:
+    full = results([summary(0, 28), summary(40, 62)], [export(40)], [attempt(1)])
+    assert is_complete(full, attempt=1, last_step=40)
+    assert not is_complete(full, attempt=1, last_step=41)
+    assert not is_complete(results([summary(40, 62)], [export(20)], [attempt(1)]), 1, 40)
+    assert not is_complete(results([summary(40, 62)], [], [attempt(1)]), 1, 40)
+
+
+def test_an_adapter_of_zeros_is_no_evidence() -> None:
+    found = results([summary(40, 62)], [export(40, lora_b_nonzero=0)], [attempt(1)])
+    assert not is_complete(found, 1, 40)
+
+
+def test_best_is_chosen_among_steps_that_have_an_adapter() -> None:
+    found = results([summary(20, 50), summary(30, 64), summary(40, 50)], [export(20), export(40)], [attempt(1)])
+    assert found.best is not None and found.best.step == 40
+
+
+def test_the_holdout_is_no_part_of_the_curve() -> None:
+    held = summary(40, 460, eval_set=EvalSet.HOLDOUT, of=500)
+    found = results([summary(0, 28), summary(40, 62), held], [export(40)], [attempt(1)])
+    assert [s.step for s in found.curve] == [0, 40]
+    assert found.holdout_final == held
+
+
+def test_a_run_without_results_has_none() -> None:
+    found = results([], [], [])
+    assert found.curve == () and found.final is None and found.best_export is None
