@@ -20,14 +20,19 @@ fi
 files=
 for file in "$@"; do files="$files -r $file"; done
 echo "== installing into $folder: $*"
-# Every file names all that it needs, so nothing is left to resolve. Compiling comes after, on all cores.
+# Every file names all that it needs, so nothing is left to resolve. Only what is imported gets compiled, below: all of
+# it would take longer than the rest of the installation.
 # shellcheck disable=SC2086
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile $files
-"$folder/bin/python" -m compileall -q -j 0 "$folder"/lib/python3*/site-packages >/dev/null 2>&1 || true
+"$folder/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-compile $files
 
 torch=$(cat "$@" | grep '^torch==' || true)
 if [ -n "$torch" ] && ! "$folder/bin/python" -c 'import torch' 2>/dev/null; then
     echo "== this build of torch needs CUDA libraries, although nothing here uses a GPU: installing them (about 3 GB)."
     echo "   To avoid that, make PyTorch's CPU index known to pip (PIP_EXTRA_INDEX_URL), then: make clean, and again."
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$torch"
+    "$folder/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$torch"
+fi
+
+if [ -n "$torch" ]; then
+    # Compiled here once, instead of in many Ray processes at the same time.
+    "$folder/bin/python" -W ignore -c 'import torch, transformers, peft, skyrl_gym, ray.job_submission, moto.server, matplotlib.pyplot'
 fi
