@@ -69,7 +69,11 @@ def test_sizes_that_skyrl_accepts_on_six_gpus_are_accepted(prompts: int, mini: i
     assert not batch_size_problems(Training(train_batch_size=prompts, policy_mini_batch_size=mini), 6)
 
 
-@given(st.dictionaries(st.sampled_from(["run_id", "pool", "image", "task", "training", "x"]), st.from_type(object), max_size=4))
+@given(
+    st.dictionaries(
+        st.sampled_from(["run_id", "pool", "image", "task", "training", "x"]), st.from_type(object), max_size=4
+    )
+)
 def test_no_request_crashes_the_check(raw: dict[str, Any]) -> None:
     assert isinstance(check_spec(raw), (RunSpec, list))
     assert len(shown_run_id(raw)) <= 40

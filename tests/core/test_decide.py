@@ -97,9 +97,13 @@ def test_what_the_job_says_is_done_about_its_failure_as_the_policy_says(cause: O
 
 
 def test_a_lost_node_explains_a_lost_worker_but_never_a_code_error() -> None:
-    lost = Observation(REPLACED, JobView(JobState.FAILED), outcome=outcome(OutcomeCause.WORKER_LOST), signals=(NODE_EVENT,))
+    lost = Observation(
+        REPLACED, JobView(JobState.FAILED), outcome=outcome(OutcomeCause.WORKER_LOST), signals=(NODE_EVENT,)
+    )
     assert judge(lost).cause is EndCause.NODE_REPLACED
-    wrong = Observation(REPLACED, JobView(JobState.FAILED), outcome=outcome(OutcomeCause.CODE_ERROR), signals=(NODE_EVENT,))
+    wrong = Observation(
+        REPLACED, JobView(JobState.FAILED), outcome=outcome(OutcomeCause.CODE_ERROR), signals=(NODE_EVENT,)
+    )
     assert judge(wrong).cause is EndCause.CODE_ERROR
 
 
@@ -210,7 +214,12 @@ def test_gpus_are_given_back_only_when_cluster_and_pods_are_gone() -> None:
 
 @pytest.mark.parametrize(
     ("holder", "first", "verb"),
-    [(None, "maze-1", Verb.READY), (None, "other", Verb.NAP), ("other", "maze-1", Verb.NAP), ("maze-1", None, Verb.READY)],
+    [
+        (None, "maze-1", Verb.READY),
+        (None, "other", Verb.NAP),
+        ("other", "maze-1", Verb.NAP),
+        ("maze-1", None, Verb.READY),
+    ],
 )
 def test_a_pool_is_taken_in_turn(holder: str | None, first: str | None, verb: Verb) -> None:
     seen = Observation(ClusterView(False), lease_holder=holder, next_in_line=first)

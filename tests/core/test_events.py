@@ -57,13 +57,16 @@ def test_an_outcome_object_names_its_run_and_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["runs/maze-1/attempts/0/outcome.json", "runs/maze-1/outcome.json", "runs/A/attempts/1/outcome.json", 3, None]
+    "key",
+    ["runs/maze-1/attempts/0/outcome.json", "runs/maze-1/outcome.json", "runs/A/attempts/1/outcome.json", 3, None],
 )
 def test_other_keys_are_no_outcomes(key: object) -> None:
     assert outcome_object(outcome_event(key)) is None
 
 
-@given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda c: st.dictionaries(st.text(max_size=12), c)))
+@given(
+    st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda c: st.dictionaries(st.text(max_size=12), c))
+)
 def test_garbage_never_crashes_a_reader(detail: Any) -> None:
     for kind in ("Object Created", "SageMaker HyperPod Cluster Event", "?"):
         event = {"detail-type": kind, "detail": detail}

@@ -65,7 +65,7 @@ class DynamoRunStore:
 
     # runs -------------------------------------------------------------------------------------------------------
 
-    def create(self, run: Run) -> Run:
+    def create(self, run: Run) -> tuple[Run, bool]:
         item = {"pk": _pk(run.run_id), "sk": RUN, **_plain(run.model_dump(mode="json"))}
         item |= {"cluster_pk": f"HYPERPOD#{run.hyperpod_cluster}", "cluster_sk": run.run_id}
         item |= {"owner_pk": f"OWNER#{run.owner}", "owner_sk": f"{_stamp(run.created_at)}#{run.run_id}"}
@@ -77,8 +77,8 @@ class DynamoRunStore:
                 raise
             there = self.get(run.run_id)
             assert there is not None, "a run record is never deleted"
-            return there
-        return run
+            return there, False
+        return run, True
 
     def get(self, run_id: str) -> Run | None:
         item = self._table.get_item(Key={"pk": _pk(run_id), "sk": RUN}, ConsistentRead=True).get("Item")

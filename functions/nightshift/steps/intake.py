@@ -53,13 +53,12 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         created_at=now,
         total_steps=checked.training.total_steps,
     )
-    there = ports.runs.create(wanted)
+    there, created = ports.runs.create(wanted)
     if there.spec_sha256 != wanted.spec_sha256:
         taken = FieldError(
             field="run_id", problem=f"{checked.run_id} is a {there.state} run with other content; choose another id"
         )
         return _refuse(ports, raw, owner, [taken], conflict=True)
-    created = there.created_at == wanted.created_at
     if there.state is RunState.ADMITTED:
         ports.artifacts.put_spec(checked)
         ports.executions.start(f"{there.run_id}-r{there.k}", {"version": 1, "run_id": there.run_id, "k": there.k})

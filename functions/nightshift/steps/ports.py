@@ -41,8 +41,8 @@ class Rejection:
 class RunStore(Protocol):
     """The table. Every write of a step is conditional on the run's k and on the run not being over."""
 
-    def create(self, run: Run) -> Run:
-        """Put a new run; answers the run that is there (``run`` itself, or an earlier one with the same id)."""
+    def create(self, run: Run) -> tuple[Run, bool]:
+        """Put a new run; answers the run that is there, and whether it is this one or one from before."""
 
     def get(self, run_id: str) -> Run | None: ...
 

@@ -1,0 +1,254 @@
+"""A run through its steps, with the real table and bucket: through a node's death, and what repeats and crashes may not do."""
+
+from __future__ import annotations
+
+import pytest
+
+from nightshift.contract.events import Stage
+from nightshift.contract.evals import EvalSet
+from nightshift.contract.job import OutcomeCause
+from nightshift.contract.layout import RunKeys
+from nightshift.contract.publication import Manifest
+from nightshift.core.causes import EndCause
+from nightshift.core.errors import PublicationError, StaleExecution
+from nightshift.core.observation import JobState, JobView
+from nightshift.core.run import Awaiting, RunState
+from nightshift.steps.ending import abandon, finish_for, notify, release, teardown
+from nightshift.steps.publish import publish, verify
+from nightshift.steps.signals import receive
+from nightshift.steps.transitions import admit, preflight, provision, submit
+from tests.builders import cluster, export, outcome, progress, summary
+from tests.steps.test_signals import health, running
+from tests.steps.world import BUCKET, World, step
+
+KEYS = RunKeys("maze-1")
+REPLACED = cluster("i-head", "i-w1", "i-w2", "i-new")
+
+
+def put_results(world: World, attempt: int, steps: dict[int, int]) -> None:
+    """Evals (step -> solved) and exports as the job uploads them; adapter files hold small real bytes."""
+    import hashlib
+
+    from nightshift.contract.job import FileDigest
+
+    for at, solved in steps.items():
+        world.put(KEYS.eval_summary(attempt, at, EvalSet.FIXED), summary(at, solved, attempt))
+        if at == 0:
+            continue
+        files = {}
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            body = f"{name} of step {at}".encode()
+            world.s3.put_object(Bucket=BUCKET, Key=f"{KEYS.export(attempt, at)}{name}", Body=body)
+            files[name] = FileDigest(sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+        world.put(KEYS.export_record(attempt, at), export(at, attempt, files=files))
+
+
+def lose_a_node(world: World) -> None:
+    world.later(5)
+    world.clusters.current = REPLACED
+    world.jobs.states["maze-1-a1"] = JobView(JobState.FAILED, "ActorDiedError")
+    receive(world.ports, health("i-w3"))
+
+
+def finish_attempt(world: World, attempt: int = 2) -> None:
+    world.jobs.states[f"maze-1-a{attempt}"] = JobView(JobState.SUCCEEDED)
+    put_results(world, attempt, {40: 50, 400: 62})
+    world.put(KEYS.outcome(attempt), outcome(attempt=attempt, resumed_step=20))
+
+
+def recovered(world: World) -> None:
+    """Attempt 2 is running after i-w3 was replaced at verified step 20."""
+    running(world)
+    put_results(world, 1, {0: 28, 20: 40})
+    lose_a_node(world)
+    reply = world.look(Awaiting.ATTEMPT, "token-2")
+    assert reply is not None and reply.decision == "recover"
+    fenced = world.look(Awaiting.FENCE, "token-3")
+    assert fenced is not None and fenced.decision == "ready"
+    provision(world.ports, step("provision"))
+    assert (ready := world.look(Awaiting.CLUSTER, "token-4")) is not None and ready.decision == "ready"
+    submit(world.ports, step("submit"), BUCKET)
+    world.jobs.states["maze-1-a2"] = JobView(JobState.RUNNING)
+    world.put(KEYS.progress(2), progress(attempt=2, step=21, resumed_step=20))
+    assert world.look(Awaiting.ATTEMPT, "token-5") is None
+
+
+def test_a_run_goes_through_a_nodes_death_to_a_verified_publication(world: World) -> None:
+    recovered(world)
+    finish_attempt(world)
+    done = world.look(Awaiting.ATTEMPT, "token-6")
+    assert done is not None and done.decision == "succeeded"
+    publish(world.ports, step("publish"))
+    verify(world.ports, step("verify"))
+    teardown(world.ports, step("teardown"))
+    gone = world.look(Awaiting.FENCE, "token-7")
+    assert gone is not None and gone.decision == "ready"
+    release(world.ports, step("release"))
+    assert notify(world.ports, step("notify")).decision == "succeeded"
+
+    one, two = world.runs.attempts("maze-1")
+    assert (one.end_cause, one.node, one.last_saved_step) == (EndCause.NODE_REPLACED, "i-w3", 20)
+    assert one.signal == "hyperpod_node_health"
+    assert (two.floor, two.resumed_step, two.end_cause) == (20, 20, EndCause.FINISHED)
+    run = world.run()
+    assert run.state is RunState.SUCCEEDED and run.published
+    assert world.runs.lease_holder("default") is None
+    assert world.clusters.deleted == ["maze-1"] and world.jobs.submits == ["maze-1-a1", "maze-1-a2"]
+    assert [e.stage for e in world.stages.events] == [
+        Stage.STARTED,
+        Stage.RECOVERING,
+        Stage.RECOVERED,
+        Stage.FINISHED,
+    ]
+    body = world.ports.artifacts.read_small(KEYS.manifest)
+    assert body is not None
+    manifest = Manifest.from_json(body)
+    assert manifest.adapters == {"best": 400, "final": 400}
+    assert [s.step for s in manifest.curve] == [0, 20, 40, 400]
+    stored = {o["Key"].removeprefix(KEYS.prefix) for o in world.s3.list_objects_v2(Bucket=BUCKET)["Contents"]}
+    assert stored - {"manifest.json"} == set(manifest.objects)
+
+
+def test_repeating_the_look_that_recovered_spends_one_recovery(world: World) -> None:
+    running(world)
+    lose_a_node(world)
+    for token in ("token-2", "token-3", "token-4"):
+        reply = world.look(Awaiting.ATTEMPT, token)
+        assert reply is not None and reply.decision == "recover"
+    assert world.run().recoveries_without_progress == 1
+    assert [e.stage for e in world.stages.events].count(Stage.RECOVERING) == 1
+
+
+def test_repeating_submit_never_submits_twice_nor_claims_another_attempt(world: World) -> None:
+    running(world)
+    for _ in range(3):
+        submit(world.ports, step("submit"), BUCKET)
+    assert world.jobs.submits == ["maze-1-a1"]
+    assert len(world.runs.attempts("maze-1")) == 1
+
+
+def test_a_submit_that_dies_after_its_claim_submits_the_claimed_attempt_when_repeated(world: World) -> None:
+    world.ask()
+    admit(world.ports, step("admit"))
+    world.look(Awaiting.LEASE)
+    provision(world.ports, step("provision"))
+    world.look(Awaiting.CLUSTER)
+    real = world.jobs.submit
+
+    def die(*_: object) -> None:
+        raise ConnectionError("killed")
+
+    world.jobs.submit = die  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        submit(world.ports, step("submit"), BUCKET)
+    world.jobs.submit = real  # type: ignore[method-assign]
+    submit(world.ports, step("submit"), BUCKET)
+    assert world.jobs.submits == ["maze-1-a1"]
+
+
+def test_an_execution_of_an_older_k_writes_nothing(world: World) -> None:
+    running(world)
+    world.table.update_item(
+        Key={"pk": "RUN#maze-1", "sk": "RUN"}, UpdateExpression="SET k = :k", ExpressionAttributeValues={":k": 2}
+    )
+    before = world.run()
+    for name, call in (("provision", provision), ("teardown", teardown), ("abandon", abandon)):
+        with pytest.raises(StaleExecution):
+            call(world.ports, step(name))
+    reply = world.look(Awaiting.ATTEMPT, "token-9")
+    assert reply is not None and reply.decision == "stale"
+    assert world.run() == before
+    assert world.clusters.deleted == []
+
+
+def test_a_topology_without_nodes_fails_before_anything_is_created(world: World) -> None:
+    world.ask(topology={"workers": {"instance_type": "ml.g7e.12xlarge", "count": 4, "gpus": 2}})
+    admit(world.ports, step("admit"))
+    assert preflight(world.ports, step("preflight")).decision == "failed"
+    assert world.run().cause is EndCause.CAPACITY_MISSING
+    assert "4 x ml.g7e.12xlarge" in world.run().sentence
+    assert world.clusters.created == []
+
+
+def test_a_failed_run_publishes_what_there_is(world: World) -> None:
+    running(world)
+    put_results(world, 1, {0: 28, 20: 40})
+    world.jobs.states["maze-1-a1"] = JobView(JobState.FAILED)
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, message="ValueError: x", exit_code=70, step=25))
+    reply = world.look(Awaiting.ATTEMPT, "token-2")
+    assert reply is not None and reply.decision == "failed"
+    publish(world.ports, step("publish"))
+    verify(world.ports, step("verify"))
+    body = world.ports.artifacts.read_small(KEYS.manifest)
+    assert body is not None
+    manifest = Manifest.from_json(body)
+    assert (manifest.state, manifest.adapters) == ("failed", {"best": 20, "final": 20})
+    assert "ValueError: x" in world.run().sentence
+
+
+def test_a_byte_changed_after_publication_is_found_before_it_is_called_published(world: World) -> None:
+    recovered(world)
+    finish_attempt(world)
+    world.look(Awaiting.ATTEMPT, "token-6")
+    publish(world.ports, step("publish"))
+    world.s3.put_object(Bucket=BUCKET, Key=f"{KEYS.adapter('best')}adapter_model.safetensors", Body=b"other bytes")
+    with pytest.raises(PublicationError, match="adapters/best/adapter_model"):
+        verify(world.ports, step("verify"))
+    assert not world.run().published
+    abandon(world.ports, step("abandon", error="PublicationError", cause="other bytes"))
+    assert (world.run().verdict, world.run().cause) == (RunState.FAILED, EndCause.CONTROLLER_FAULT)
+
+
+def test_the_finisher_ends_a_run_whose_execution_died_and_only_once(world: World) -> None:
+    running(world)
+    assert finish_for(world.ports, "maze-1", 1, "ABORTED", "stopped from a console")
+    assert world.run().state is RunState.FAILED
+    assert world.clusters.deleted == ["maze-1"]
+    assert world.runs.lease_holder("default") is None
+    assert [e.stage for e in world.stages.events][-1] is Stage.FAILED
+    count = len(world.stages.events)
+    assert not finish_for(world.ports, "maze-1", 1, "ABORTED", "again")
+    assert len(world.stages.events) == count
+
+
+def test_a_published_success_stays_one_when_its_teardown_broke(world: World) -> None:
+    recovered(world)
+    finish_attempt(world)
+    world.look(Awaiting.ATTEMPT, "token-6")
+    publish(world.ports, step("publish"))
+    verify(world.ports, step("verify"))
+    assert finish_for(world.ports, "maze-1", 1, "FAILED", "teardown")
+    assert world.run().state is RunState.SUCCEEDED
+
+
+def test_the_finisher_of_an_older_k_does_nothing(world: World) -> None:
+    running(world)
+    assert not finish_for(world.ports, "maze-1", 2, "FAILED", "x")
+    assert world.clusters.deleted == []
+
+
+def test_the_next_run_of_a_pool_waits_and_is_woken_by_the_release(world: World) -> None:
+    running(world)
+    world.later(1)
+    world.ask(run_id="maze-2")
+    admit(world.ports, step("admit", "maze-2"))
+    assert world.look(Awaiting.LEASE, "second", run_id="maze-2") is None
+    assert world.runs.lease_holder("default") == "maze-1"
+    world.later(5)
+    finish_for(world.ports, "maze-1", 1, "ABORTED", "x")
+    assert [t for t, _ in world.executions.answered] == ["second"]
+    taken = world.look(Awaiting.LEASE, "third", run_id="maze-2")
+    assert taken is not None and taken.decision == "ready"
+    assert world.runs.lease_holder("default") == "maze-2"
+
+
+def test_a_held_look_answers_its_own_token_before_its_invocation_ends(world: World) -> None:
+    world.ask()
+    admit(world.ports, step("admit"))
+    world.look(Awaiting.LEASE)
+    provision(world.ports, step("provision"))
+    world.clusters.current = cluster("i-head")
+    world.with_remaining(5.0)
+    reply = world.look(Awaiting.CLUSTER, "token-2")
+    assert reply is not None and reply.decision == "look"
+    assert world.executions.answered[-1][0] == "token-2"
