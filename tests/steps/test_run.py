@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nightshift.contract.events import Stage
 from nightshift.contract.evals import EvalSet
+from nightshift.contract.events import Stage
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.publication import Manifest

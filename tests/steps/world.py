@@ -29,6 +29,11 @@ from tests.builders import NOW, cluster, spec_json
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "template.yaml"
 BUCKET = "artifacts"
+HYPERPOD = HyperPodView(
+    "hp",
+    "InService",
+    (GroupCapacity("head", "ml.r5d.16xlarge", 1, 1), GroupCapacity("gpu", "ml.g7e.12xlarge", 3, 3)),
+)
 
 
 def create_table(session: boto3.Session) -> Any:
@@ -70,7 +75,7 @@ class Stages:
 class Clusters:
     """RayClusters that appear at once; ``current`` is what a view shows."""
 
-    current: ClusterView = ClusterView(exists=False)
+    current: ClusterView = field(default_factory=lambda: ClusterView(exists=False))
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
 
@@ -119,11 +124,7 @@ class Jobs:
 
 @dataclass
 class HyperPod:
-    current: HyperPodView = HyperPodView(
-        "hp",
-        "InService",
-        (GroupCapacity("head", "ml.r5d.16xlarge", 1, 1), GroupCapacity("gpu", "ml.g7e.12xlarge", 3, 3)),
-    )
+    current: HyperPodView = field(default_factory=lambda: HYPERPOD)
 
     def view(self) -> HyperPodView:
         return self.current
