@@ -171,7 +171,7 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 def _where(child: Child) -> str:
     tail = child.tail()
-    return f"Its log is {child.log}" + (f", which ends with:\n{tail}" if tail else ", and empty.")
+    return f"Its log, {child.log.name}, ends with:\n{tail}" if tail else f"Its log, {child.log.name}, is empty."
 
 
 class Interrupted(StackError):
