@@ -135,7 +135,10 @@ class Story:
         return self.watch.view.state if self.watch.view is not None else "unknown"
 
     def _sentence(self) -> str:
-        return self.watch.view.sentence if self.watch.view is not None else ""
+        view = self.watch.view
+        if view is None:
+            return "no word"
+        return " ".join([view.sentence, *(f"{error.field}: {error.problem}." for error in view.errors)])
 
     def _expect_alive(self) -> None:
         if self._state() in FINAL_STATES:

@@ -57,6 +57,9 @@ def test_an_invalid_start_event_starts_nothing_and_says_why_by_field(
     assert record["state"] == "rejected"
     assert any(field in error["field"] for error in record["errors"]), record["errors"]
     assert field in told(stack, run_id)[0]
+    status, view = stack.account.api("GET", f"/runs/{run_id}")
+    assert (status, view["state"], view["attempts"]) == (200, "rejected", [])
+    assert [error["field"] for error in view["errors"]] == [error["field"] for error in record["errors"]]
     time.sleep(1)
     assert len(told(stack, run_id)) == 1, "a repeated request is the same refusal"
     assert executions(stack) == before
@@ -66,7 +69,7 @@ def test_an_invalid_start_event_starts_nothing_and_says_why_by_field(
 def test_every_error_is_named_at_once_and_the_api_answers_with_the_same(played: Played) -> None:
     spec = changed(played.request.spec, "Two_Errors", {"training.learning_speed": 1, "training.clip": 7})
     status, problem = played.stack.account.api("POST", "/runs", {"version": 1, "spec": spec})
-    assert status == 400
+    assert status == 422
     assert {error["field"] for error in problem["errors"]} == {"run_id", "training.learning_speed", "training.clip"}
 
 
