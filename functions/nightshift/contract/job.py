@@ -78,7 +78,7 @@ class GuardReport(Document):
     """What the guard found and did before the trainer started."""
 
     floor: int = Field(ge=0)
-    pointer_before: int | None
+    pointer_before: int | None = None
     resumed_step: int = Field(ge=0)
     checked: list[int] = []
     quarantined: list[str] = []

@@ -49,9 +49,9 @@ class Manifest(Document):
     target: float | None = None
     ceiling: float | None = None
     attempts: list[AttemptLine]
-    baseline: EvalSummary | None
-    final: EvalSummary | None
-    best: EvalSummary | None
+    baseline: EvalSummary | None = None
+    final: EvalSummary | None = None
+    best: EvalSummary | None = None
     holdout_baseline: EvalSummary | None = None
     holdout_final: EvalSummary | None = None
     curve: list[EvalSummary]

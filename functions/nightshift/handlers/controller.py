@@ -10,7 +10,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from nightshift.handlers.observability import logger, metrics, tracer
 from nightshift.handlers.settings import ControllerSettings, load
-from nightshift.handlers.wiring import controller_ports
+from nightshift.handlers.wiring import controller_ports, temporary_faults_named
 from nightshift.steps import ending, publish, transitions
 from nightshift.steps.look import look
 from nightshift.steps.ports import Ports
@@ -44,12 +44,12 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     logger.append_keys(run_id=request.run_id, step=request.step, k=request.k)
     settings = load(ControllerSettings)
     ports = controller_ports(settings, lambda: context.get_remaining_time_in_millis() / 1_000)
-    if request.step == "look":
-        reply = look(ports, LookRequest.model_validate(event), settings.look_seconds)
-        decision = "nap" if reply is None else reply.decision
-    else:
-        reply = steps(settings)[request.step](ports, request)
-        decision = reply.decision
+    with temporary_faults_named(request.run_id):
+        if request.step == "look":
+            reply = look(ports, LookRequest.model_validate(event), settings.look_seconds)
+        else:
+            reply = steps(settings)[request.step](ports, request)
+    decision = "nap" if reply is None else reply.decision
     metrics.add_metric(name="Looks" if request.step == "look" else "Steps", unit=MetricUnit.Count, value=1)
     logger.info("decided", extra={"decision": decision})
     return {} if reply is None else reply.model_dump(mode="json")

@@ -34,5 +34,5 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     run_id = result.run.run_id if result.run is not None else None
     logger.append_keys(run_id=run_id)
     metrics.add_metric(name="RunsRequested" if run_id else "RunsRefused", unit=MetricUnit.Count, value=1)
-    logger.info("intake", extra={"created": result.created, "errors": [e.field for e in result.errors]})
+    logger.info("intake", extra={"new_run": result.created, "errors": [e.field for e in result.errors]})
     return {"run_id": run_id, "created": result.created, "errors": [e.model_dump() for e in result.errors]}

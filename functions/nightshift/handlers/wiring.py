@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.adapters.artifacts import S3Artifacts
 from nightshift.adapters.run_store import DynamoRunStore
 from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
 from nightshift.core.capacity import HyperPodView
+from nightshift.core.errors import TransientError
 from nightshift.core.observation import ClusterView
 from nightshift.core.raycluster import Placement
 from nightshift.handlers.settings import ControllerSettings, StoreSettings
@@ -124,6 +127,24 @@ class _None:
 
     def __call__(self, *_: Any) -> Any:
         raise RuntimeError("this function is not wired to Ray")
+
+
+PERMANENT = frozenset({"AccessDenied", "AccessDeniedException", "ValidationException", "ResourceNotFoundException"})
+"""AWS error codes that repeating cannot help."""
+
+
+@contextmanager
+def temporary_faults_named(run_id: str) -> Iterator[None]:
+    """Faults of AWS services become TransientError, which the state machine repeats within its budget; what repeating
+    cannot help keeps its own name."""
+    try:
+        yield
+    except ClientError as error:
+        if error.response["Error"]["Code"] in PERMANENT:
+            raise
+        raise TransientError(run_id, str(error)) from error
+    except BotoCoreError as error:
+        raise TransientError(run_id, str(error)) from error
 
 
 def _now() -> datetime:

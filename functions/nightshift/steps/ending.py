@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from nightshift.contract.events import Stage
@@ -22,7 +23,7 @@ MAX_CURVE = 200
 def abandon(ports: Ports, request: StepRequest) -> Reply:
     """A fault of the controller itself. A verdict of failure that stands already keeps its better reason."""
     run = ports.runs.load(request.run_id, request.k)
-    why = bounded(f"{request.error}: {request.cause}", 600)
+    why = bounded(f"{request.error}: {told(request.cause)}", 600)
     changes: dict[str, Any] = {}
     if run.verdict in (None, RunState.SUCCEEDED):
         changes = {
@@ -33,6 +34,15 @@ def abandon(ports: Ports, request: StepRequest) -> Reply:
     run = ports.runs.update(run, state=RunState.PUBLISHING, **changes, **next_shift(run))
     audit(ports, run.run_id, "step", "controller fault", detail=why)
     return Reply(decision=RunState.FAILED.value, shift=str(run.shift_seq))
+
+
+def told(cause: str) -> str:
+    """The message in a Lambda's error document; the cause as it is where it is none. Stack traces are in the log."""
+    try:
+        document = json.loads(cause)
+    except ValueError:
+        return cause
+    return str(document["errorMessage"]) if isinstance(document, dict) and "errorMessage" in document else cause
 
 
 def teardown(ports: Ports, request: StepRequest) -> Reply:
@@ -104,7 +114,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
         return False
     if run.state.is_final:
         return False
-    why = bounded(f"the state machine ended as {status}: {error}", 600)
+    why = bounded(f"the state machine ended as {status}: {told(error)}", 600)
     proven = run.verdict is RunState.SUCCEEDED and run.published
     if run.verdict is None or (run.verdict is RunState.SUCCEEDED and not proven):
         run = ports.runs.update(
