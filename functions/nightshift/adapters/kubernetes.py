@@ -84,7 +84,8 @@ class KubernetesClusters:
             raise _transient(name, error) from error
         except httpx.HTTPError as error:
             raise _transient(name, error) from error
-        status: dict[str, Any] = cluster.status if isinstance(cluster.status, dict) else {}
+        reported: Any = cluster.status
+        status: dict[str, Any] = reported if isinstance(reported, dict) else {}
         metadata: Any = cluster.metadata
         pods = self._pods(name)
         return ClusterView(
