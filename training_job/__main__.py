@@ -1,0 +1,62 @@
+"""Command line: ``run`` is the Ray job's entrypoint, ``verify`` checks a publication in a fresh process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from nightshift.contract import ExitCode
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(int(ExitCode.USAGE))
+
+
+def _at_least(low: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise ValueError(f"{value} is below {low}")
+        return value
+
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    """The two commands and their arguments."""
+    top = _Parser(prog="training_job", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    run = commands.add_parser("run", help="one attempt of a run")
+    run.add_argument("--attempt", type=_at_least(1), required=True, help="number of the attempt, from 1")
+    run.add_argument("--floor", type=_at_least(0), required=True, help="last step that was verified after its save")
+    verify = commands.add_parser("verify", help="read a publication back and check it")
+    for command in (run, verify):
+        command.add_argument("--bucket", required=True)
+        command.add_argument("--run-id", required=True)
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit codes follow sysexits: 0, 64 usage, 65 bad data, 70 software, 75 temporary."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch: the same numbers on every computer, and no fight for cores
+    args = parser().parse_args(arguments)
+    if args.command == "verify":
+        from training_job.verify import verify
+
+        return verify(args.bucket, args.run_id)
+    from training_job.run import run
+
+    return run(args.bucket, args.run_id, args.attempt, args.floor)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads and Ray's exit hooks may take seconds; everything that matters is written.
+    os._exit(code)

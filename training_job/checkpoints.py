@@ -1,0 +1,136 @@
+"""Checkpoints in SkyRL's layout: what is on disk, whether it is whole, and the pointer. Imports no torch.
+
+``global_step_N/`` holds ``trainer_state.pt``, ``data.pt`` and ``policy/`` with one model, optim and extra_state file a
+rank, ``fsdp_config.json``, ``huggingface/`` and ``lora_adapter/``; ``latest_ckpt_global_step.txt`` names the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nightshift.contract import SharedPaths
+from training_job.errors import StorageUnreachable
+from training_job.files import write_atomically
+
+PARTS: Final = ("model", "optim", "extra_state")
+ADAPTER_FILES: Final = ("adapter_config.json", "adapter_model.safetensors")
+_STEP_FOLDER: Final = re.compile(r"^global_step_(\d+)$")
+_RANK_FILE: Final = re.compile(r"^model_world_size_(\d+)_rank_(\d+)\.pt$")
+_MAX_HEADER: Final = 100_000_000
+
+
+def part_file(part: str, world_size: int = 1, rank: int = 0) -> str:
+    """File name of one rank's part."""
+    return f"{part}_world_size_{world_size}_rank_{rank}.pt"
+
+
+def steps_on_disk(ckpts: Path) -> list[int]:
+    """Steps that have a folder, rising. Raises StorageUnreachable where the folder cannot be read."""
+    try:
+        names = [entry.name for entry in ckpts.iterdir()] if ckpts.exists() else []
+    except OSError as error:
+        raise StorageUnreachable(f"{ckpts} cannot be listed: {error}") from error
+    return sorted(int(match[1]) for match in map(_STEP_FOLDER.match, names) if match)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """``step`` is None where the pointer is missing or holds no step; ``note`` says which."""
+
+    step: int | None
+    note: str = ""
+
+
+def read_pointer(path: Path) -> Pointer:
+    """Raises StorageUnreachable where the file is there but cannot be read."""
+    try:
+        text = path.read_bytes()[:100].decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return Pointer(None, "the pointer is missing")
+    except OSError as error:
+        raise StorageUnreachable(f"{path} cannot be read: {error}") from error
+    if not text:
+        return Pointer(None, "the pointer is empty")
+    if not re.fullmatch(r"\d{1,12}", text):
+        return Pointer(None, f"the pointer holds {text[:40]!r}, which is no step")
+    return Pointer(int(text))
+
+
+def write_pointer(paths: SharedPaths, step: int) -> None:
+    """Name the newest checkpoint; whole or not at all."""
+    write_atomically(paths.pointer, str(step).encode())
+
+
+def problems_of_files(folder: Path) -> list[str]:
+    """What is wrong with a checkpoint's files, each read to its last byte; empty where nothing is.
+
+    Archives are checked against their own CRCs, so that nothing is loaded into memory. Raises StorageUnreachable where
+    the storage, not the file, is at fault.
+    """
+    policy = folder / "policy"
+    expected = [folder / "trainer_state.pt", folder / "data.pt", policy / "fsdp_config.json"]
+    expected += [policy / "huggingface" / "config.json", *(policy / "lora_adapter" / name for name in ADAPTER_FILES)]
+    world = _world_size(policy)
+    expected += [policy / part_file(part, world, rank) for part in PARTS for rank in range(world)]
+    found = [(path, _problem_of(path)) for path in expected]
+    return [f"{path.relative_to(folder)}: {problem}" for path, problem in found if problem]
+
+
+def _world_size(policy: Path) -> int:
+    try:
+        names = [entry.name for entry in policy.iterdir()] if policy.is_dir() else []
+    except OSError as error:
+        raise StorageUnreachable(f"{policy} cannot be listed: {error}") from error
+    return max((int(match[1]) for match in map(_RANK_FILE.match, names) if match), default=1)
+
+
+def _problem_of(path: Path) -> str | None:
+    try:
+        if path.suffix == ".pt":
+            return _problem_of_archive(path)
+        if path.suffix == ".safetensors":
+            return _problem_of_safetensors(path)
+        json.loads(path.read_bytes())
+        return None
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    except OSError as error:
+        raise StorageUnreachable(f"{path} cannot be read: {error}") from error
+    except ValueError as error:
+        return f"not JSON ({error})"
+
+
+def _problem_of_archive(path: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        return f"{broken} has another checksum than was written" if broken else None
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        return f"not a whole archive ({error})"
+
+
+def _problem_of_safetensors(path: Path) -> str | None:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else _MAX_HEADER
+        if length >= min(size, _MAX_HEADER):
+            return "not a whole safetensors file"
+        header = json.loads(file.read(length))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    return None if ends and 8 + length + max(ends) == size else f"{size} bytes are not what its header says"
+
+
+def prune(paths: SharedPaths, keep: int) -> list[int]:
+    """Delete the oldest checkpoints beyond ``keep``, as SkyRL's max_ckpts_to_keep; returns their steps."""
+    old = steps_on_disk(paths.ckpts)[:-keep]
+    for step in old:
+        shutil.rmtree(paths.checkpoint(step))
+    return old

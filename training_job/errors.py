@@ -1,0 +1,163 @@
+"""Why a job ends: one exception a cause, and the translation of everybody else's exceptions into them."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Iterator
+from typing import Final
+
+from nightshift.contract import ExitCode, OutcomeCause
+
+_TRACEBACK_LINES: Final = 12
+_STORAGE_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_STORAGE_GONE: Final = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.ENODEV, errno.EROFS, errno.ENXIO}
+)
+_EXPIRED_CODES: Final = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidToken", "TokenRefreshRequired"}
+)
+_NETWORK_ERRORS: Final = frozenset(
+    {"EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "HTTPClientError"}
+)
+_CREDENTIAL_ERRORS: Final = frozenset({"NoCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"})
+_WORKER_ERRORS: Final = frozenset(
+    {
+        "RayActorError",
+        "ActorDiedError",
+        "ActorUnavailableError",
+        "ActorUnschedulableError",
+        "NodeDiedError",
+        "WorkerCrashedError",
+        "OwnerDiedError",
+        "ObjectLostError",
+        "LocalRayletDiedError",
+    }
+)
+
+
+class JobError(Exception):
+    """An end of the job with a known cause. The message is for a person: what is wrong, and what to do."""
+
+    outcome: OutcomeCause = OutcomeCause.CODE_ERROR
+    """What outcome.json says. Not named ``cause``: Ray's wrappers of an exception have an attribute of that name."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return EXIT_CODES[self.outcome]
+
+
+class BadConfiguration(JobError):
+    """The spec asks for something that cannot work; ``field`` is its dotted path."""
+
+    outcome = OutcomeCause.BAD_CONFIGURATION
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field, self.problem = field, problem
+
+    def __reduce__(self) -> tuple[type[BadConfiguration], tuple[str, str]]:
+        return type(self), (self.field, self.problem)
+
+
+class CheckpointUnusable(JobError):
+    outcome = OutcomeCause.CHECKPOINT_UNUSABLE
+
+
+class StorageUnreachable(JobError):
+    outcome = OutcomeCause.STORAGE_UNREACHABLE
+
+
+class StorageFull(JobError):
+    outcome = OutcomeCause.STORAGE_FULL
+
+
+class WorkerLost(JobError):
+    outcome = OutcomeCause.WORKER_LOST
+
+
+class OutOfMemory(JobError):
+    outcome = OutcomeCause.GPU_OUT_OF_MEMORY
+
+
+class CredentialsExpired(JobError):
+    outcome = OutcomeCause.CREDENTIALS_EXPIRED
+
+
+class CodeError(JobError):
+    outcome = OutcomeCause.CODE_ERROR
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an Exception: nothing in between may swallow it."""
+
+
+EXIT_CODES: Final[dict[OutcomeCause, ExitCode]] = {
+    OutcomeCause.FINISHED: ExitCode.OK,
+    OutcomeCause.TARGET_REACHED: ExitCode.OK,
+    OutcomeCause.STOPPED_ON_REQUEST: ExitCode.OK,
+    OutcomeCause.WORKER_LOST: ExitCode.TEMPORARY,
+    OutcomeCause.GPU_OUT_OF_MEMORY: ExitCode.SOFTWARE,
+    OutcomeCause.ENGINE_FAILURE: ExitCode.TEMPORARY,
+    OutcomeCause.CREDENTIALS_EXPIRED: ExitCode.TEMPORARY,
+    OutcomeCause.STORAGE_FULL: ExitCode.TEMPORARY,
+    OutcomeCause.STORAGE_UNREACHABLE: ExitCode.TEMPORARY,
+    OutcomeCause.BAD_CONFIGURATION: ExitCode.BAD_DATA,
+    OutcomeCause.CHECKPOINT_UNUSABLE: ExitCode.BAD_DATA,
+    OutcomeCause.CODE_ERROR: ExitCode.SOFTWARE,
+}
+
+
+def classify(error: BaseException) -> JobError:
+    """The job's own error for any exception. Never raises; what is not known is an error of the code."""
+    for one in _chain(error):
+        known = _known(one)
+        if known is not None:
+            return known
+    return CodeError(_last_lines(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """What Ray's wrapper or `raise ... from` carries, then the error itself: the inner one knows more. Bounded."""
+    inner: list[BaseException] = [error]
+    while len(inner) < 20:
+        last = inner[-1]
+        carried = getattr(last, "cause", None)
+        deeper = carried if isinstance(carried, BaseException) else last.__cause__
+        if deeper is None or deeper in inner:
+            break
+        inner.append(deeper)
+    # A job error that was raised on purpose wins over what it was raised from.
+    yield from (one for one in inner if isinstance(one, JobError) and not hasattr(one, "cause"))
+    yield from reversed(inner)
+
+
+def _known(error: BaseException) -> JobError | None:
+    # Compared by name: torch, ray and botocore are imported only by those who need them.
+    if isinstance(error, JobError):
+        return error
+    names = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error)
+    if names & {"OutOfMemoryError", "MemoryError"} or "CUDA out of memory" in text:
+        return OutOfMemory(f"out of memory: {text}")
+    if names & _WORKER_ERRORS or "GetTimeoutError" in names:
+        return WorkerLost(f"a rollout worker was lost ({type(error).__name__}): {text}")
+    if isinstance(error, OSError) and error.errno in _STORAGE_FULL:
+        return StorageFull(f"no space is left on the shared filesystem: {text}")
+    if isinstance(error, OSError) and error.errno in _STORAGE_GONE:
+        return StorageUnreachable(f"storage does not answer: {text}")
+    if names & _CREDENTIAL_ERRORS or _client_code(error) in _EXPIRED_CODES:
+        return CredentialsExpired(f"AWS credentials are missing or expired: {text}")
+    if names & _NETWORK_ERRORS:
+        return StorageUnreachable(f"S3 does not answer: {text}")
+    return None
+
+
+def _client_code(error: BaseException) -> str | None:
+    response = getattr(error, "response", None)
+    return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+
+
+def _last_lines(error: BaseException) -> str:
+    lines = "".join(traceback.format_exception(error)).strip().splitlines()
+    return "\n".join([f"{type(error).__name__}: {error}", *lines[-_TRACEBACK_LINES:]])

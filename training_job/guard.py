@@ -1,0 +1,148 @@
+"""The guard: checks and repairs checkpoints before the trainer starts, so that ``resume_mode=latest`` does right.
+
+SkyRL restarts silently at step 0 without a pointer, and fails for ever on an empty pointer or a broken folder. The
+guard reads every file of the newest checkpoints, moves broken ones aside (it deletes nothing), makes the pointer name
+the newest whole one, and refuses to start below what was saved before unless that is proven to be broken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nightshift.contract import GuardReport, SharedPaths
+from training_job.checkpoints import Pointer, problems_of_files, read_pointer, steps_on_disk, write_pointer
+from training_job.errors import CheckpointUnusable, StorageUnreachable
+
+Check = Callable[[Path, int], list[str]]
+"""(folder, step) -> what is wrong with a checkpoint."""
+
+_QUARANTINED = re.compile(r"^global_step_(\d+)\.")
+
+
+@dataclass
+class _Findings:
+    checked: list[int] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def files_only(folder: Path, step: int) -> list[str]:
+    """The check that needs no trainer: every file is there and whole."""
+    return problems_of_files(folder)
+
+
+def guard(
+    paths: SharedPaths, floor: int, max_rollback_steps: int, attempt: int, check: Check = files_only
+) -> GuardReport:
+    """Check, quarantine and repair; then the pointer names ``resumed_step``, or there is no pointer and it is 0.
+
+    Raises CheckpointUnusable where the run may not start from what is there, and StorageUnreachable where the shared
+    mount cannot be read: that proves nothing, so nothing is moved for it.
+    """
+    _require_mount(paths, floor)
+    pointer = read_pointer(paths.pointer)
+    findings = _Findings(notes=[pointer.note] if pointer.note else [])
+    # All verdicts come first: a mount that breaks off in between must not leave half of them carried out.
+    verdicts = list(_verdicts(paths, check))
+    findings.checked = [step for step, _ in verdicts]
+    resumed = next((step for step, problems in verdicts if not problems), 0)
+    for step, problems in verdicts:
+        if problems:
+            findings.notes.append(f"global_step_{step} is broken: {'; '.join(problems[:5])}")
+            findings.quarantined.append(_move_aside(paths, paths.checkpoint(step), attempt))
+    for leftover in _unfinished_saves(paths):
+        findings.quarantined.append(_move_aside(paths, leftover, attempt))
+    repaired = _repair_pointer(paths, pointer, resumed, attempt, findings)
+    _hold_floor(paths, floor, resumed, max_rollback_steps, pointer, findings)
+    return GuardReport(
+        floor=floor,
+        pointer_before=pointer.step,
+        resumed_step=resumed,
+        checked=findings.checked,
+        quarantined=findings.quarantined,
+        repaired_pointer=repaired,
+        notes=findings.notes[:50],
+    )
+
+
+def _require_mount(paths: SharedPaths, floor: int) -> None:
+    try:
+        there = paths.mount.is_dir()
+        used = (paths.mount / "runs").is_dir()
+        if there:
+            next(paths.mount.iterdir(), None)
+    except OSError as error:
+        raise StorageUnreachable(f"the shared mount {paths.mount} cannot be read: {error}") from error
+    if not there:
+        raise StorageUnreachable(f"the shared mount {paths.mount} is not there")
+    if floor > 0 and not used:
+        raise StorageUnreachable(f"{paths.mount} is empty, although step {floor} was saved: is the filesystem mounted?")
+
+
+def _verdicts(paths: SharedPaths, check: Check) -> Iterator[tuple[int, list[str]]]:
+    """(step, problems) from the newest checkpoint down to the first whole one; older ones are not read."""
+    for step in reversed(steps_on_disk(paths.ckpts)):
+        try:
+            problems = check(paths.checkpoint(step), step)
+        except OSError as error:
+            raise StorageUnreachable(f"{paths.checkpoint(step)} cannot be read: {error}") from error
+        yield step, problems
+        if not problems:
+            return
+
+
+def _unfinished_saves(paths: SharedPaths) -> list[Path]:
+    return sorted(paths.ckpts.glob(".global_step_*")) if paths.ckpts.is_dir() else []
+
+
+def _move_aside(paths: SharedPaths, path: Path, attempt: int) -> str:
+    """Into quarantine, under a name that is free; returns the name."""
+    paths.quarantine.mkdir(parents=True, exist_ok=True)
+    stem = f"{path.name.removeprefix('.')}.a{attempt}"
+    name, number = stem, 2
+    while (paths.quarantine / name).exists():
+        name, number = f"{stem}-{number}", number + 1
+    path.rename(paths.quarantine / name)
+    return name
+
+
+def _repair_pointer(paths: SharedPaths, before: Pointer, resumed: int, attempt: int, findings: _Findings) -> bool:
+    if before.step == resumed and resumed > 0:
+        return False
+    if resumed > 0:
+        write_pointer(paths, resumed)
+        findings.notes.append(f"the pointer now names {resumed}")
+        return True
+    if paths.pointer.exists():
+        _move_aside(paths, paths.pointer, attempt)
+        findings.notes.append("there is no whole checkpoint: the pointer was moved aside")
+        return True
+    return False
+
+
+def _hold_floor(
+    paths: SharedPaths, floor: int, resumed: int, max_rollback: int, pointer: Pointer, findings: _Findings
+) -> None:
+    if resumed >= floor:
+        return
+    broken = {int(match[1]) for match in map(_QUARANTINED.match, _quarantined_names(paths)) if match}
+    newest_saved = max(floor, pointer.step or 0)
+    notes = "; ".join(findings.notes)
+    if floor not in broken and newest_saved not in broken:
+        raise CheckpointUnusable(
+            f"step {floor} was saved, but the newest whole checkpoint is {resumed} and nothing proves that {floor} is "
+            f"broken: restore {paths.checkpoint(floor)}, or start a new run. {notes}"
+        )
+    if floor - resumed > max_rollback:
+        raise CheckpointUnusable(
+            f"step {floor} was saved and is broken; the newest whole checkpoint is {resumed}, which is more than "
+            f"{max_rollback} steps below: allow it by budgets.max_rollback_steps, or start a new run. {notes}"
+        )
+    findings.notes.append(f"resuming {floor - resumed} steps below the floor {floor}, as what was above is broken")
+
+
+def _quarantined_names(paths: SharedPaths) -> list[str]:
+    return [entry.name for entry in paths.quarantine.iterdir()] if paths.quarantine.is_dir() else []

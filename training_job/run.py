@@ -1,0 +1,168 @@
+"""``python -m training_job run``: one attempt, from spec.json to outcome.json."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from pydantic import ValidationError
+
+from nightshift.contract import Control, ExitCode, Outcome, OutcomeCause, Phase, Progress, RunKeys, RunSpec, SharedPaths
+from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
+from nightshift.contract.spec import Trainer
+from training_job.clock import Stopwatch, process_age
+from training_job.errors import BadConfiguration, JobError, Terminated, classify
+from training_job.job import Ended, Job, Record, first_progress, outcome_of
+from training_job.progress import ProgressReporter, wants_stop
+from training_job.store import ObjectStore, S3Store, Uploader
+
+_FLUSH_SECONDS: Final = 60.0
+_HURRY_SECONDS: Final = 1.5
+"""Ray kills a stopped job 3 s after SIGTERM."""
+
+
+def shared_paths(run_id: str) -> SharedPaths:
+    """The run's folders on the shared mount that the environment names."""
+    return SharedPaths(run_id, Path(os.environ.get(SHARED_ENV, SHARED_MOUNT)))
+
+
+def read_spec(store: ObjectStore, run_id: str) -> RunSpec:
+    """spec.json of the run. Raises BadConfiguration with the first wrong field."""
+    content = store.get(RunKeys(run_id).spec)
+    if content is None:
+        raise BadConfiguration("run_id", f"{RunKeys(run_id).spec} does not exist: was the run admitted?")
+    try:
+        spec = RunSpec.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadConfiguration(".".join(map(str, first["loc"])) or "spec", first["msg"]) from error
+    if spec.run_id != run_id:
+        raise BadConfiguration("run_id", f"spec.json is of run {spec.run_id}, not {run_id}")
+    return spec
+
+
+def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
+    """Run one attempt; returns the exit code. Everything that ends it, but a killed process, ends in outcome.json.
+
+    SIGTERM ends it within seconds; an outcome is written then only if control.json had asked for a stop: a job that is
+    merely killed has no result of its own to tell.
+    """
+    watch = Stopwatch()
+    watch.add("setup: start of the process", process_age())
+    with watch.measure("setup: spec"):
+        store = S3Store(bucket)
+        keys = RunKeys(run_id)
+        acknowledged = _acknowledged_before(store, keys, attempt)
+    reporter: ProgressReporter | None = None
+    record = Record()
+    on_sigterm()
+    try:
+        with watch.measure("setup: spec"):
+            spec = read_spec(store, run_id)
+        first = first_progress(run_id, attempt, spec.training.total_steps, floor)
+        reporter = ProgressReporter(store, first, acknowledged, say)
+        job = Job(
+            spec, attempt, floor, shared_paths(run_id), store, S3Store, Uploader(store), reporter, record, watch, say
+        )
+        return _finish(job, _train(job))
+    except Terminated:
+        return _terminated(store, reporter, record)
+    except Exception as error:  # noqa: BLE001 - the job's outermost: whatever it is becomes an outcome
+        return _failed(store, reporter, record, classify(error), first_progress(run_id, attempt, 1, floor))
+
+
+def say(line: str) -> None:
+    """One line on stdout, at once: the Ray job's log is read while it runs."""
+    print(line, flush=True)
+
+
+def on_sigterm() -> None:
+    """Make SIGTERM raise ``Terminated`` in the main thread. Called again after ray.init, which sets its own handler."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated(f"signal {number}")
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
+
+
+def _acknowledged_before(store: ObjectStore, keys: RunKeys, attempt: int) -> int:
+    """The highest control request that the attempt before has carried out: it is not carried out again."""
+    content = store.get(keys.progress(attempt - 1)) if attempt > 1 else None
+    try:
+        return Progress.from_json(content).acknowledged if content else 0
+    except ValidationError:
+        return 0
+
+
+def _train(job: Job) -> Ended:
+    if job.spec.training.trainer is not Trainer.LOCAL:
+        raise BadConfiguration("training.trainer", f"this image has no {job.spec.training.trainer} trainer")
+    from training_job.trainers.local.trainer import LocalTrainer
+
+    trainer = LocalTrainer(job, after_connect=on_sigterm)
+    try:
+        ended = trainer.run()
+    except Exception as error:
+        say(f"Training failed at step {trainer.step} with {type(error).__name__}: {str(error)[:2000]}")
+        raise
+    from training_job.pictures import publish_pictures
+
+    with job.watch.measure("pictures"):
+        publish_pictures(job, trainer.last_examined)
+    return ended
+
+
+def _finish(job: Job, ended: Ended) -> int:
+    """Everything is in S3 before outcome.json is: its arrival is a signal."""
+    with job.watch.measure("last uploads"):
+        job.uploader.flush(_FLUSH_SECONDS)
+        job.reporter.report(phase=Phase.DONE, eta_seconds=0.0)
+        job.reporter.close(_FLUSH_SECONDS)
+    code = _write_outcome(job.store, outcome_of(job.reporter.current, job.record, ended.cause, ended.message))
+    say("Seconds:\n" + "\n".join(job.watch.lines()))
+    return code
+
+
+def _failed(
+    store: ObjectStore, reporter: ProgressReporter | None, record: Record, error: JobError, unknown: Progress
+) -> int:
+    if reporter is not None:
+        reporter.close(_HURRY_SECONDS)
+    current = reporter.current if reporter is not None else unknown
+    return _write_outcome(store, outcome_of(current, record, error.outcome, str(error)))
+
+
+def _terminated(store: ObjectStore, reporter: ProgressReporter | None, record: Record) -> int:
+    if reporter is None:
+        return int(ExitCode.TEMPORARY)
+    asked = reporter.pending_control() or _read_control(reporter, _HURRY_SECONDS)
+    if wants_stop(asked):
+        message = f"stopped by SIGTERM at step {reporter.current.step}, after a request to stop"
+        return _write_outcome(store, outcome_of(reporter.current, record, OutcomeCause.STOPPED_ON_REQUEST, message))
+    say("stopped by SIGTERM, which nobody had asked this job for: it writes no outcome")
+    reporter.close(_HURRY_SECONDS)
+    return int(ExitCode.TEMPORARY)
+
+
+def _read_control(reporter: ProgressReporter, seconds: float) -> Control | None:
+    """A fresh look at control.json, given up after ``seconds``."""
+    found: list[Control | None] = []
+    thread = threading.Thread(target=lambda: found.append(reporter.read_control_now()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
+
+
+def _write_outcome(store: ObjectStore, outcome: Outcome) -> int:
+    say(f"outcome: {outcome.cause} ({outcome.message})")
+    try:
+        store.put(RunKeys(outcome.run_id).outcome(outcome.attempt), outcome.to_json().encode())
+    except Exception as error:  # noqa: BLE001 - the last act: only log and exit code can still tell
+        print(f"outcome.json could not be written: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return outcome.exit_code

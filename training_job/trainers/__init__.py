@@ -1,0 +1,1 @@
+"""Trainers. Each turns a run spec into steps, checkpoints, evals and exports of the same layout."""
