@@ -6,12 +6,11 @@ import json
 import shutil
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from local import tls
 from local.account import Account
@@ -68,10 +67,6 @@ class Stack:
         """Messages that Slack has received."""
         return read_messages(self.config.state_dir / "slack.jsonl")
 
-    def emit(self, event: dict[str, Any]) -> None:
-        """Deliver a full EventBridge event to the rules that match it, as an AWS service would."""
-        self._local("POST", "/_local/events", event)
-
     def _up(self) -> None:
         config = self.config
         config_path = config.save()
@@ -122,13 +117,6 @@ class Stack:
                     f"the stack is not healthy after {_HEALTHY_SECONDS:g} s: GET /runs answers {status} {body}"
                 )
             time.sleep(0.2)
-
-    def _local(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.config.cloud_url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.loads(answer.read() or b"{}")
 
     def _down(self) -> None:
         try:

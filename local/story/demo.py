@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local.kube.hyperpod import STRANGER
 from local.processes import ending_on_signals
 from local.stack import Stack
-from local.story.faults import Faults
 from local.story.history import PollCost, poll_cost, shift_histories
 from local.story.recovery import Recovery
 from local.story.request import Request, demo_request
@@ -82,8 +82,14 @@ class Story:
         self.watch.until("verified checkpoint of attempt 1", killable, self._within(300))
 
     def _kill(self) -> tuple[str, Recovery]:
-        faults = Faults(self._stack, self._screen)
-        return faults.kill_a_worker()
+        """HyperPod then says so in its own events: twice about this node, and once about one of somebody else."""
+        victim = self._stack.hyperpod.worker_with_pod()
+        recovery = Recovery(attempt=2, killed_at=time.time())
+        done = self._stack.hyperpod.kill_node(victim)
+        self._screen.line("fault", f"node {victim} is dead: SIGKILL to all processes of {', '.join(done['pods'])}")
+        self._screen.line("hyperpod", f"events: {victim} unhealthy (twice), {STRANGER} unhealthy (not ours)")
+        self._screen.line("hyperpod", f"{done['replacement']} replaces {victim}")
+        return victim, recovery
 
     def _await_recovery(self, recovery: Recovery) -> None:
         def recovered() -> bool:

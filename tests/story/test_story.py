@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local.story.faults import STRANGER
+from local.kube.hyperpod import STRANGER
 from local.story.history import shift_histories
 from local.story.summary import MEMORY_MIB, RUNNING_SECONDS, broken_claims
 from nightshift.contract import EvalSet, EvalSummary, Outcome, RunKeys
