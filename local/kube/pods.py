@@ -1,0 +1,184 @@
+"""Pods of a RayCluster: their objects, and what their container would run. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from local.kube.admission import GPU, INSTANCE_TYPE, SHARED, start_resources
+from local.kube.errors import Json
+
+CLUSTER_LABEL = "ray.io/cluster"
+GROUP_LABEL = "ray.io/group"
+NODE_TYPE_LABEL = "ray.io/node-type"
+HEAD_GROUP = "headgroup"
+DEFAULT_GRACE_SECONDS = 3.0
+"""Ray's processes end within it; a longer terminationGracePeriodSeconds of the manifest is not waited for."""
+
+MAX_POD_CPUS = 2
+"""Ray's bookkeeping of CPUs on one computer; more would let a job start more worker processes than it can carry."""
+
+OBJECT_STORE_BYTES = 96 * 2**20
+NodeType = Literal["head", "worker"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One pod that a RayCluster wants: the head, or number ``index`` of a worker group."""
+
+    node_type: NodeType
+    group: str
+    index: int
+    template: Json
+    start: dict[str, str]
+
+
+def slots(cluster: Json) -> list[Slot]:
+    """Every pod that the spec asks for, the head first; none while it is suspended."""
+    spec = cluster["spec"]
+    if spec.get("suspend"):
+        return []
+    head = spec["headGroupSpec"]
+    wanted = [Slot("head", HEAD_GROUP, 0, head["template"], head["rayStartParams"])]
+    for group in spec["workerGroupSpecs"]:
+        start = group.get("rayStartParams", {})
+        wanted += [Slot("worker", group["groupName"], n, group["template"], start) for n in range(group["replicas"])]
+    return wanted
+
+
+def pod_object(cluster: Json, slot: Slot, suffix: str) -> Json:
+    """The Pod as KubeRay writes it: template, its own labels, the owner."""
+    metadata, template = cluster["metadata"], slot.template
+    name = (
+        f"{metadata['name']}-head-{suffix}"
+        if slot.node_type == "head"
+        else (f"{metadata['name']}-{slot.group}-worker-{suffix}"[-63:].lstrip("-"))
+    )
+    labels = {
+        **template.get("metadata", {}).get("labels", {}),
+        CLUSTER_LABEL: metadata["name"],
+        GROUP_LABEL: slot.group,
+        NODE_TYPE_LABEL: slot.node_type,
+        "ray.io/is-ray-node": "yes",
+        "app.kubernetes.io/created-by": "kuberay-operator",
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": labels,
+            "annotations": dict(template.get("metadata", {}).get("annotations", {})),
+            "ownerReferences": [
+                {
+                    "apiVersion": "ray.io/v1",
+                    "kind": "RayCluster",
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": {**template["spec"], "restartPolicy": template["spec"].get("restartPolicy", "Always")},
+        "status": {"phase": "Pending", "conditions": []},
+    }
+
+
+def slot_of(pod: Json, wanted: list[Slot], taken: set[int]) -> int | None:
+    """Which of the wanted slots this pod fills, not counting those in ``taken``."""
+    labels = pod["metadata"]["labels"]
+    for number, slot in enumerate(wanted):
+        same = slot.node_type == labels[NODE_TYPE_LABEL] and slot.group == labels[GROUP_LABEL]
+        if same and number not in taken:
+            return number
+    return None
+
+
+def gpus(pod: Json) -> int:
+    """GPUs that the pod's container is limited to, and so holds."""
+    return int(str(pod["spec"]["containers"][0]["resources"].get("limits", {}).get(GPU, 0)))
+
+
+def fits(pod: Json, node: Json, free_gpus: int) -> bool:
+    """By node selector, health and GPUs. CPU and memory are not counted: the nodes are pretended."""
+    labels = node["metadata"]["labels"]
+    selected = all(labels.get(key) == value for key, value in pod["spec"].get("nodeSelector", {}).items())
+    return selected and schedulable(node) and gpus(pod) <= free_gpus
+
+
+def schedulable(node: Json) -> bool:
+    healthy = node["metadata"]["labels"].get("sagemaker.amazonaws.com/node-health-status") == "Schedulable"
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
+    return healthy and ready and not node["spec"].get("unschedulable")
+
+
+def wanted_type(pod: Json) -> str:
+    return str(pod["spec"].get("nodeSelector", {}).get(INSTANCE_TYPE, "any"))
+
+
+def container_env(pod: Json, pod_ip: str, shared: str) -> dict[str, str]:
+    """The manifest's environment; paths at or below the shared mount become paths of the local folder."""
+    metadata = pod["metadata"]
+    fields = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": pod["spec"].get("nodeName", ""),
+        "status.podIP": pod_ip,
+    }
+    env: dict[str, str] = {}
+    for variable in pod["spec"]["containers"][0].get("env", []):
+        source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        env[variable["name"]] = fields[source] if source else _local(variable.get("value", ""), shared)
+    return env
+
+
+def _local(value: str, shared: str) -> str:
+    return shared + value[len(SHARED) :] if value == SHARED or value.startswith(f"{SHARED}/") else value
+
+
+@dataclass(frozen=True)
+class RayPorts:
+    """Free ports of the pod's address, chosen when the head starts."""
+
+    gcs: int
+    dashboard: int
+    client: int
+
+
+def head_command(ray: str, pod: Json, start: dict[str, str], pod_ip: str, ports: RayPorts, temp_dir: str) -> list[str]:
+    """``ray start --head``. The dashboard proper is a second process, see :func:`dashboard_command`."""
+    return [
+        *[ray, "start", "--head", f"--port={ports.gcs}", f"--temp-dir={temp_dir}"],
+        *["--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={ports.client}"],
+        *_common(pod, start, pod_ip),
+    ]
+
+
+def worker_command(ray: str, pod: Json, start: dict[str, str], pod_ip: str, gcs_address: str) -> list[str]:
+    """``ray start --address``; its session folder is the head's, as Ray tells it."""
+    return [ray, "start", f"--address={gcs_address}", *_common(pod, start, pod_ip)]
+
+
+def _common(pod: Json, start: dict[str, str], pod_ip: str) -> list[str]:
+    cpus = min(int(start.get("num-cpus", MAX_POD_CPUS)), MAX_POD_CPUS)
+    return [
+        *[f"--node-ip-address={pod_ip}", f"--num-cpus={cpus}", f"--num-gpus={start.get('num-gpus', gpus(pod))}"],
+        *[f"--resources={json.dumps(start_resources(start.get('resources')))}"],
+        *[f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats", "--include-log-monitor=false"],
+        # Ray's default range is shared by all nodes of one computer; 0 lets the system choose.
+        *["--min-worker-port=0", "--max-worker-port=0", "--block"],
+    ]
+
+
+def dashboard_command(minimal: list[str], pod_ip: str, port: int) -> list[str]:
+    """Ray's dashboard with the job and state modules, made from the command line of the one that ``ray start``
+    runs without them.
+
+    ``ray start`` can start all ten modules, each a process of 60 MiB, or none. The dashboard's own option
+    ``--modules-to-load`` chooses; its other arguments (session, cluster id) are the same as those of its sibling.
+    """
+    dropped = ("--modules-to-load=", "--disable-frontend", "--host=", "--port=", "--port-retries=", "--std")
+    kept = [word for word in minimal if not word.startswith(dropped)]
+    return [*kept, f"--host={pod_ip}", f"--port={port}", "--port-retries=0", "--modules-to-load=JobHead,StateHead"]
