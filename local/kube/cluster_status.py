@@ -14,7 +14,8 @@ from local.kube.errors import Json
 from local.kube.pods import NODE_TYPE_LABEL
 
 _UNITS: dict[str, Fraction] = {
-    **{"": Fraction(1), "m": Fraction(1, 1000)},
+    "": Fraction(1),
+    "m": Fraction(1, 1000),
     **{letter: Fraction(1000) ** power for power, letter in enumerate("kMGT", start=1)},
     **{f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGT", start=1)},
 }

@@ -147,17 +147,17 @@ class RayPorts:
     client: int
 
 
-def head_command(ray: str, pod: Json, start: dict[str, str], pod_ip: str, ports: RayPorts, temp_dir: str) -> list[str]:
+def head_command(ray: str, pod: Json, start: dict[str, str], pod_ip: str, ports: RayPorts) -> list[str]:
     """``ray start --head``. The dashboard proper is a second process, see :func:`dashboard_command`."""
     return [
-        *[ray, "start", "--head", f"--port={ports.gcs}", f"--temp-dir={temp_dir}"],
+        *[ray, "start", "--head", f"--port={ports.gcs}"],
         *["--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={ports.client}"],
         *_common(pod, start, pod_ip),
     ]
 
 
 def worker_command(ray: str, pod: Json, start: dict[str, str], pod_ip: str, gcs_address: str) -> list[str]:
-    """``ray start --address``; its session folder is the head's, as Ray tells it."""
+    """``ray start --address``."""
     return [ray, "start", f"--address={gcs_address}", *_common(pod, start, pod_ip)]
 
 

@@ -87,13 +87,17 @@ def send(processes: Iterable[psutil.Process], signal_number: int) -> None:
             process.send_signal(signal_number)
 
 
-def command_line(process: psutil.Process) -> str:
-    """At most 120 characters of it; empty where the process has just gone."""
+def words(process: psutil.Process) -> list[str]:
+    """Its command line; empty where the process has just gone."""
     try:
-        words = [Path(word).name if word.startswith("/") else word for word in process.cmdline()]
+        return list(process.cmdline())
     except psutil.Error:
-        return ""
-    return " ".join(words)[:120].strip()
+        return []
+
+
+def command_line(process: psutil.Process) -> str:
+    """At most 120 characters of it, folders left out."""
+    return " ".join(Path(word).name if word.startswith("/") else word for word in words(process))[:120].strip()
 
 
 def reap(started: Mapping[int, subprocess.Popen[bytes]]) -> None:

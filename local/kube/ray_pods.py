@@ -8,6 +8,7 @@ import itertools
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ START_SECONDS = 180.0
 
 ASK_TIMEOUT = aiohttp.ClientTimeout(total=3)
 
+DASHBOARD = "dashboard/dashboard.py"
+CLIENT_SERVER = "ray.util.client.server"
+
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray would kill job processes when the whole computer, not the pod, is short of memory.
@@ -39,15 +43,16 @@ RAY_ENVIRONMENT = {
 
 @dataclass
 class Runtime:
-    """What runs for one pod. ``ports`` and ``temp_dir`` are the head's only; ``head_uid`` is the worker's only."""
+    """What runs for one pod. ``ports`` are the head's only, ``head_uid`` is a worker's only."""
 
     ip: str
     log: Path
+    temp_dir: Path
     started: list[subprocess.Popen[bytes]]
     ports: pods.RayPorts | None = None
-    temp_dir: Path | None = None
     head_uid: str | None = None
     has_dashboard: bool = False
+    joinable: bool = False
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -89,11 +94,8 @@ class RayPods:
     def start_head(self, pod: Json, slot: pods.Slot) -> Runtime:
         """Raises OSError where the process cannot be started."""
         ip, ports = self._new_ip(), pods.RayPorts(*free_ports(3))
-        temp_dir = self._sessions / secrets.token_hex(3)
-        temp_dir.mkdir(parents=True)
-        command = pods.head_command(self._ray, pod, slot.start, ip, ports, str(temp_dir))
-        runtime = self._launch(pod, ip, command)
-        runtime.ports, runtime.temp_dir = ports, temp_dir
+        runtime = self._launch(pod, ip, pods.head_command(self._ray, pod, slot.start, ip, ports))
+        runtime.ports = ports
         return runtime
 
     def start_worker(self, pod: Json, slot: pods.Slot, head: Runtime, head_uid: str) -> Runtime:
@@ -106,20 +108,26 @@ class RayPods:
         return runtime
 
     def advance_head(self, pod: Json, head: Runtime) -> bool:
-        """Start the dashboard as soon as the GCS is up. True once it is started: workers may join from then on.
+        """Start the dashboard as soon as the GCS is up; say whether workers may be started.
 
-        ``ray start`` runs its own minimal dashboard only after the GCS answers, so its appearance is the sign.
+        Both are seen from the processes: ``ray start`` runs its own minimal dashboard only once the GCS answers, and
+        the raylet after that. A worker that starts earlier finds no head node in the GCS and sleeps for 2 s.
         """
-        if head.has_dashboard or head.ports is None:
-            return head.has_dashboard
-        minimal = self._minimal_dashboard(head)
-        if minimal is None:
-            return False
-        command = pods.dashboard_command(minimal, head.ip, head.ports.dashboard)
-        env = self._env(pod, head.ip) | {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
-        head.started.append(processes.start(command, env, head.log, self._config.state_dir))
-        head.has_dashboard = True
-        return True
+        if head.joinable or head.ports is None:
+            return head.joinable
+        below = [(process, processes.words(process)) for process in processes.tree([head.started[0].pid])]
+        minimal = [(process, words) for process, words in below if any(w.endswith(DASHBOARD) for w in words)]
+        if minimal and not head.has_dashboard:
+            command = pods.dashboard_command(minimal[0][1], head.ip, head.ports.dashboard)
+            env = self._env(pod, head.ip) | {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
+            head.started.append(processes.start(command, env, head.log, self._config.state_dir))
+            head.has_dashboard = True
+        # Not offered here, so not paid for; ``ray start --block`` takes an end by SIGTERM as meant.
+        processes.send((process for process, words in below if CLIENT_SERVER in words), signal.SIGTERM)
+        if any(words and words[0].endswith("/raylet") for _, words in below):
+            processes.send((process for process, _ in minimal), signal.SIGTERM)
+            head.joinable = True
+        return head.joinable
 
     async def alive(self, head: Runtime) -> set[str]:
         """Pod addresses that Ray lists as living nodes; empty while the dashboard does not answer."""
@@ -138,8 +146,7 @@ class RayPods:
             return []
         left = await processes.end(runtime.started, grace)
         self.runtimes.pop(uid, None)
-        if runtime.temp_dir is not None:
-            await asyncio.to_thread(shutil.rmtree, runtime.temp_dir, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, runtime.temp_dir, ignore_errors=True)
         return left
 
     async def end_all(self) -> None:
@@ -151,21 +158,14 @@ class RayPods:
         shutil.rmtree(self._sessions, ignore_errors=True)
 
     def _launch(self, pod: Json, ip: str, command: list[str]) -> Runtime:
-        log = self.log_of(pod)
+        log, temp_dir = self.log_of(pod), self._sessions / secrets.token_hex(3)
+        temp_dir.mkdir(parents=True)
+        # A folder of its own for each: nodes that start at once in one folder take the same socket names.
+        command = [*command, f"--temp-dir={temp_dir}"]
         top = processes.start(command, self._env(pod, ip), log, self._config.state_dir)
-        runtime = Runtime(ip, log, [top])
+        runtime = Runtime(ip, log, temp_dir, [top])
         self.runtimes[pod["metadata"]["uid"]] = runtime
         return runtime
-
-    def _minimal_dashboard(self, head: Runtime) -> list[str] | None:
-        for process in processes.tree([head.started[0].pid]):
-            try:
-                words: list[str] = process.cmdline()
-            except psutil.Error:
-                continue
-            if any(word.endswith("dashboard/dashboard.py") for word in words):
-                return words
-        return None
 
     @property
     def _bin(self) -> Path:
