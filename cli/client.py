@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import botocore.session
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest
-from botocore.exceptions import BotoCoreError, HTTPClientError
+from botocore.exceptions import BotoCoreError
 from botocore.httpsession import URLLib3Session
 from pydantic import ValidationError
 
@@ -73,7 +73,7 @@ class Api:
         try:
             answer = URLLib3Session(timeout=TIMEOUT).send(self._signed(method, path, body))
             status, content = int(answer.status_code), bytes(answer.content)
-        except HTTPClientError as error:
+        except BotoCoreError as error:
             what = f"{self.address} does not answer ({type(error).__name__}); is the address right?"
             raise CliError(Exit.UNAVAILABLE, what) from error
         if not 200 <= status < 300:

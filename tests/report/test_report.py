@@ -30,78 +30,16 @@ from tests.report.support import (
 )
 
 VOID = {"meta", "circle", "line", "rect", "polygon"}
-TAGS = VOID | set(
-    [
-        "html",
-        "head",
-        "title",
-        "style",
-        "body",
-        "header",
-        "main",
-        "footer",
-        "section",
-        "p",
-        "h1",
-        "h2",
-        "h3",
-        "span",
-        "div",
-        "dl",
-        "dt",
-        "dd",
-        "svg",
-        "g",
-        "text",
-        "figure",
-        "figcaption",
-        "ul",
-        "li",
-        "details",
-        "summary",
-        "table",
-        "caption",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "pre",
-        "a",
-    ]
-)
-ATTRIBUTES = set(
-    [
-        "lang",
-        "charset",
-        "http-equiv",
-        "content",
-        "name",
-        "class",
-        "role",
-        "aria-label",
-        "aria-hidden",
-        "tabindex",
-        "scope",
-        "colspan",
-        "href",
-        "viewbox",
-        "x",
-        "y",
-        "x1",
-        "y1",
-        "x2",
-        "y2",
-        "cx",
-        "cy",
-        "r",
-        "width",
-        "height",
-        "open",
-        "points",
-        "text-anchor",
-    ]
-)
+TAGS = VOID | {
+    "html", "head", "title", "style", "body", "header", "main", "footer", "section", "p", "h1", "h2", "h3", "span", "div",
+    "dl", "dt", "dd", "svg", "g", "text", "figure", "figcaption", "ul", "li", "details", "summary", "table", "caption",
+    "thead", "tbody", "tr", "th", "td", "pre", "a",
+}  # fmt: skip
+ATTRIBUTES = {
+    "lang", "charset", "http-equiv", "content", "name", "class", "role", "aria-label", "aria-hidden", "tabindex", "scope",
+    "colspan", "href", "viewbox", "x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "r", "width", "height", "open", "points",
+    "text-anchor",
+}  # fmt: skip
 
 
 class Page(HTMLParser):

@@ -1,0 +1,338 @@
+"""One stage event, one message: the step on a real table and a real https receiver, through crashes and repeats."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from nightshift.adapters.notifications import DynamoNotificationLog, SlackWebhook
+from nightshift.contract.events import Stage, StageEvent
+from nightshift.core.errors import NightshiftError
+from nightshift.steps.notify import Delivery, LogUnavailable, Messenger, NotDelivered, Notified, Outcome, Result, notify
+from tests.report.support import NOW, Answer, Receiver, event, receiver
+
+FINAL, PASSING = event(Stage.FINISHED), event(Stage.RECOVERING, key="recovering-a1")
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        yield boto3.resource("dynamodb").create_table(
+            TableName="runs",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": n, "AttributeType": "S"} for n in ("pk", "sk")],
+        )
+
+
+def webhook(slack: Receiver) -> SlackWebhook:
+    return SlackWebhook(slack.url, slack.allowed, ca_file=str(slack.ca_file), sleep=lambda _: None)
+
+
+def tell(
+    table: Any, messenger: Messenger | None, one: StageEvent, holder: str = "request-1", now: datetime = NOW
+) -> Notified:
+    return notify(one, DynamoNotificationLog(table), messenger, holder=holder, now=now, seconds=20)
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class Dying:
+    """Dies between claim and send."""
+
+    def send(self, payload: Mapping[str, Any], *, repeat_unknown: bool, seconds: float) -> Delivery:
+        raise Crash
+
+
+def crashed(table: Any, one: StageEvent) -> None:
+    with pytest.raises(Crash):
+        tell(table, Dying(), one)
+
+
+def test_the_same_event_twice_is_one_message_and_another_key_another(table: Any, tmp_path: Path) -> None:
+    with receiver(tmp_path) as slack:
+        first = tell(table, webhook(slack), PASSING)
+        again = tell(table, webhook(slack), PASSING, holder="request-2")
+        other = tell(table, webhook(slack), event(Stage.RECOVERING, key="recovering-a2"))
+
+    assert [one.outcome for one in (first, again, other)] == [Outcome.SENT, Outcome.SKIPPED, Outcome.SENT]
+    assert len(slack.posts) == 2
+    item = table.get_item(Key={"pk": "RUN#maze-demo", "sk": "NOTIFIED#recovering-a1"})["Item"]
+    assert (item["state"], item["version"], item["posts"]) == ("delivered", 1, 1)
+
+
+def test_an_event_that_arrives_while_its_twin_is_being_sent_sends_nothing(table: Any, tmp_path: Path) -> None:
+    twin: list[Notified] = []
+
+    class Meanwhile:
+        def __init__(self, real: SlackWebhook) -> None:
+            self.real = real
+
+        def send(self, payload: Mapping[str, Any], *, repeat_unknown: bool, seconds: float) -> Delivery:
+            twin.append(tell(table, self.real, FINAL, holder="request-2"))
+            return self.real.send(payload, repeat_unknown=repeat_unknown, seconds=seconds)
+
+    with receiver(tmp_path) as slack:
+        assert tell(table, Meanwhile(webhook(slack)), FINAL).outcome is Outcome.SENT
+
+    assert twin[0].outcome is Outcome.SKIPPED and "another invocation" in twin[0].reason
+    assert len(slack.posts) == 1
+
+
+@pytest.mark.parametrize("stage", [Stage.FINISHED, Stage.FAILED, Stage.CANCELLED])
+def test_a_crash_before_sending_loses_no_final_message(table: Any, tmp_path: Path, stage: Stage) -> None:
+    one = event(stage)
+    crashed(table, one)
+    with receiver(tmp_path) as slack:
+        repeated = tell(table, webhook(slack), one, holder="request-1", now=NOW + timedelta(seconds=1))
+
+    assert repeated.outcome is Outcome.SENT and len(slack.posts) == 1
+
+
+def test_another_event_takes_a_crashed_final_message_over_when_its_claim_is_over_and_not_before(
+    table: Any, tmp_path: Path
+) -> None:
+    crashed(table, FINAL)
+    with receiver(tmp_path) as slack:
+        early = tell(table, webhook(slack), FINAL, holder="request-2", now=NOW + timedelta(seconds=35))
+        late = tell(table, webhook(slack), FINAL, holder="request-2", now=NOW + timedelta(seconds=35, milliseconds=1))
+
+    assert (early.outcome, late.outcome, len(slack.posts)) == (Outcome.SKIPPED, Outcome.SENT, 1)
+
+
+def test_a_message_that_is_not_final_is_not_repeated_after_a_crash_since_it_may_have_arrived(
+    table: Any, tmp_path: Path
+) -> None:
+    crashed(table, PASSING)
+    with receiver(tmp_path) as slack:
+        same = tell(table, webhook(slack), PASSING)
+        later = tell(table, webhook(slack), PASSING, holder="request-2", now=NOW + timedelta(hours=1))
+
+    assert [same.outcome, later.outcome, len(slack.posts)] == [Outcome.SKIPPED, Outcome.SKIPPED, 0]
+    assert "may have been sent" in same.reason
+
+
+@pytest.mark.parametrize("one", [FINAL, PASSING], ids=["final", "not final"])
+def test_a_refused_message_is_an_error_and_the_next_invocation_sends_it(
+    table: Any, tmp_path: Path, one: StageEvent
+) -> None:
+    with receiver(tmp_path, *[Answer(503)] * 4, Answer(200)) as slack:
+        with pytest.raises(NotDelivered, match=r"run maze-demo: .* answered 503"):
+            tell(table, webhook(slack), one)
+        again = tell(table, webhook(slack), one, holder="request-2")
+
+    assert again.outcome is Outcome.SENT and len(slack.posts) == 5
+
+
+def test_a_rejected_message_is_no_error_and_is_not_sent_again(table: Any, tmp_path: Path) -> None:
+    with receiver(tmp_path, Answer(404, body="no_service"), Answer(200)) as slack:
+        first = tell(table, webhook(slack), FINAL)
+        again = tell(table, webhook(slack), FINAL, holder="request-2")
+
+    assert (first.outcome, again.outcome, len(slack.posts)) == (Outcome.FAILED, Outcome.SKIPPED, 1)
+    assert "no_service" in first.reason
+
+
+@pytest.mark.parametrize(("one", "posts"), [(FINAL, 2), (PASSING, 1)], ids=["final", "not final"])
+def test_an_unanswered_message_is_no_error(table: Any, tmp_path: Path, one: StageEvent, posts: int) -> None:
+    with receiver(tmp_path, Answer(None)) as slack:
+        outcome = tell(table, webhook(slack), one).outcome
+
+    assert (outcome, len(slack.posts)) == (Outcome.FAILED, posts)
+
+
+def test_a_delivered_message_stays_delivered_when_the_table_cannot_be_told(table: Any, tmp_path: Path) -> None:
+    class Deaf(DynamoNotificationLog):
+        def settle(self, event: StageEvent, holder: str, delivery: Delivery, now: datetime) -> None:
+            table.delete()
+            super().settle(event, holder, delivery, now)
+
+    with receiver(tmp_path) as slack:
+        done = notify(FINAL, Deaf(table), webhook(slack), holder="r", now=NOW, seconds=20)
+
+    assert (done.outcome, done.settled, len(slack.posts)) == (Outcome.SENT, False, 1)
+
+
+def test_nothing_is_sent_while_the_table_does_not_answer(table: Any, tmp_path: Path) -> None:
+    table.delete()
+    with receiver(tmp_path) as slack, pytest.raises(LogUnavailable, match="run maze-demo: claiming a message failed"):
+        tell(table, webhook(slack), FINAL)
+
+    assert slack.posts == []
+
+
+def test_a_late_sender_does_not_settle_a_claim_that_was_taken_over(table: Any) -> None:
+    log = DynamoNotificationLog(table)
+    crashed(table, FINAL)
+    later = NOW + timedelta(minutes=2)
+    log.claim(FINAL, "request-2", later, later + timedelta(seconds=35))
+
+    log.settle(FINAL, "request-1", Delivery(Result.REFUSED, "late", 1), later)
+
+    item = table.get_item(Key={"pk": "RUN#maze-demo", "sk": "NOTIFIED#finished"})["Item"]
+    assert (item["state"], item["holder"]) == ("claimed", "request-2")
+
+
+def test_a_refused_request_with_an_endless_id_is_told_once(table: Any, tmp_path: Path) -> None:
+    one = event(Stage.REJECTED, run_id="ä" * 5_000, key="rejected-" + "k" * 5_000)
+    with receiver(tmp_path) as slack:
+        outcomes = [tell(table, webhook(slack), one).outcome for _ in range(2)]
+
+    assert outcomes == [Outcome.SENT, Outcome.SKIPPED] and len(slack.posts) == 1
+
+
+# ------------------------------------------------------------------ the Lambda handler
+@dataclass
+class Context:
+    """What the handler and powertools read of Lambda's context object."""
+
+    aws_request_id: str = "request-1"
+    function_name: str = "notifier"
+    memory_limit_in_mb: int = 256
+    invoked_function_arn: str = "arn:aws:lambda:us-east-1:123456789012:function:notifier"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 30_000
+
+
+@dataclass
+class Lambda:
+    """The handler with its environment; what it printed is kept."""
+
+    module: ModuleType
+    log: io.StringIO
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, one: StageEvent | dict[str, Any]) -> dict[str, str]:
+        detail = one.model_dump(mode="json", exclude_none=True) if isinstance(one, StageEvent) else one
+        return self.module.handler(
+            {
+                "version": "0", "id": "e-1", "source": "nightshift", "account": "123456789012", "resources": [],
+                "time": "2026-11-30T01:02:03Z", "region": "us-east-1", "detail": detail,
+                "detail-type": "Training Run State Changed",
+            },
+            Context(),
+        )  # fmt: skip
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+    def metrics(self) -> list[str]:
+        printed = [json.loads(line) for line in self.capsys.readouterr().out.splitlines() if '"_aws"' in line]
+        return [one["Name"] for line in printed for one in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]]
+
+
+@pytest.fixture
+def function(
+    table: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[tuple[Lambda, Any]]:
+    """The handler without a receiver, and a function that gives it one by its secret."""
+    for name, value in {
+        "TABLE_NAME": "runs", "POWERTOOLS_SERVICE_NAME": "nightshift", "POWERTOOLS_METRICS_NAMESPACE": "Nightshift",
+        "POWERTOOLS_TRACE_DISABLED": "true", "LOG_LEVEL": "INFO", "SLACK_SECRET_ARN": "",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "nightshift.handlers.notifier", raising=False)
+    import nightshift.handlers.notifier as module
+
+    log = io.StringIO()
+    monkeypatch.setattr(module.logger.handlers[0], "stream", log)
+
+    def configure(secret: str, slack: Receiver | None = None) -> None:
+        arn = boto3.client("secretsmanager").create_secret(Name="slack", SecretString=secret)["ARN"]
+        monkeypatch.setenv("SLACK_SECRET_ARN", arn)
+        if slack:
+            monkeypatch.setenv("SLACK_ALLOWED_HOSTS", slack.allowed[0])
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(slack.ca_file))
+
+    yield Lambda(module, log, capsys), configure
+    sys.modules.pop("nightshift.handlers.notifier", None)
+
+
+def test_the_function_sends_logs_with_the_run_and_counts(function: Any, tmp_path: Path) -> None:
+    run, configure = function
+    with receiver(tmp_path) as slack:
+        configure(json.dumps({"webhook_url": slack.url}), slack)
+        assert run(FINAL) == {"outcome": "sent"}
+        assert run(FINAL) == {"outcome": "skipped"}
+
+    assert len(slack.posts) == 1 and "maze-demo finished" in slack.posts[0][1].decode()
+    assert [line["run_id"] for line in run.lines] == ["maze-demo"] * 2
+    assert run.metrics() == ["NotificationSent", "NotificationSkipped"]
+    assert "verysecret" not in run.log.getvalue()
+
+
+def test_without_a_receiver_the_function_logs_the_message_and_ends_well(function: Any, table: Any) -> None:
+    run, _ = function
+    assert run(FINAL) == {"outcome": "skipped"}
+
+    [line] = run.lines
+    assert line["text"] == "maze-demo finished" and line["reason"] == "no receiver is configured"
+    assert table.scan()["Count"] == 0
+
+
+def test_a_message_that_was_refused_is_an_error_of_the_invocation_and_counted(function: Any, tmp_path: Path) -> None:
+    run, configure = function
+    with receiver(tmp_path, Answer(429, {"Retry-After": "60"})) as slack:
+        configure(json.dumps({"webhook_url": slack.url}), slack)
+        with pytest.raises(Exception, match="asked to wait 60 s"):
+            run(FINAL)
+
+    assert run.metrics() == ["NotificationFailed"]
+
+
+def test_a_message_that_was_rejected_is_logged_as_an_error_and_not_raised(function: Any, tmp_path: Path) -> None:
+    run, configure = function
+    with receiver(tmp_path, Answer(404, body="no_service")) as slack:
+        configure(json.dumps({"webhook_url": slack.url}), slack)
+        assert run(FINAL) == {"outcome": "failed"}
+
+    assert run.lines[0]["level"] == "ERROR" and "no_service" in run.lines[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "verysecret",
+        '{"url": "https://hooks.slack.com/verysecret"}',
+        '{"webhook_url": "https://evil.example/verysecret"}',
+        '{"webhook_url": ["verysecret"]}',
+    ],
+)
+def test_an_unusable_secret_is_an_error_that_does_not_tell_it(function: Any, table: Any, secret: str) -> None:
+    run, configure = function
+    configure(secret)
+    with pytest.raises(Exception, match=r"run maze-demo: .*webhook_url") as failure:
+        run(FINAL)
+
+    assert "verysecret" not in str(failure.value) and failure.value.__cause__ is None
+    assert "verysecret" not in run.log.getvalue()
+    assert table.scan()["Count"] == 0, "nothing is claimed that could not be sent"
+
+
+def test_an_event_that_is_no_stage_event_is_refused_by_the_names_of_its_fields(function: Any) -> None:
+    run, _ = function
+    with pytest.raises(Exception, match=r"run maze-demo: no valid stage event: .*detail\.stage") as failure:
+        run({"run_id": "maze-demo", "stage": "dancing", "key": "k", "at": "2026-11-30T01:02:03Z"})
+
+    assert "dancing" not in str(failure.value)
+    assert isinstance(failure.value, NightshiftError)
