@@ -7,13 +7,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from local import tls
 from local.config import StackConfig
 
 
-def main(stack_json: str) -> None:
+def main(stack_json: str, before: Callable[[], None] | None = None) -> None:
+    """Serve until a signal; ``before`` runs when moto may be imported, and before it is changed."""
     logging.basicConfig(
         level=os.environ.get("NIGHTSHIFT_LOG_LEVEL", "WARNING"),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -29,6 +31,8 @@ def main(stack_json: str) -> None:
         signal.signal(number, lambda *_: stop.set())
     from local.cloud.cloud import LocalCloud
 
+    if before is not None:
+        before()
     cloud = LocalCloud(config)
     try:
         cloud.start()

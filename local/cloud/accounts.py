@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from moto.awslambda.utils import get_backend as lambda_backend
 from moto.eks.models import eks_backends
@@ -40,7 +40,7 @@ class Account:
         """Environment of a function's process before its own variables: addresses, and credentials of its role."""
         config = self._config
         session = sts_backends[config.account][PARTITION].assume_role(
-            config.region, spec.name, spec.role_arn, None, ROLE_SECONDS, None
+            config.region, spec.name, spec.role_arn, policy="", duration=ROLE_SECONDS, external_id=""
         )
         return {
             "PATH": PATHS,
@@ -65,10 +65,10 @@ class Account:
             arn=function.function_arn,
             role_arn=function.role,
             code=Path(deployed["code"]),
-            handler=function.handler,
+            handler=str(function.handler),
             timeout=float(function.timeout),
             memory=int(function.memory_size),
-            runtime=function.run_time,
+            runtime=str(function.run_time),
             variables={name: str(value) for name, value in (function.environment_vars or {}).items()},
             retries=int(deployed.get("retries", 2)),
             on_failure_arn=deployed.get("on_failure_arn"),
@@ -89,7 +89,7 @@ class Account:
         """Give an event to every rule of the default bus that matches it."""
         bus = events_backends[self._config.account][self._config.region].event_buses["default"]
         for rule in list(bus.rules.values()):
-            rule.send_to_targets(dict(event))
+            rule.send_to_targets(cast(Any, dict(event)))
 
     def seed_cluster(self) -> None:
         """The EKS cluster exists before the stack, at the local Kubernetes API's address."""

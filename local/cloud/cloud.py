@@ -133,7 +133,7 @@ class LocalCloud:
         return [{"pid": pid, "what": what} for pid, what in (own, *self._functions.processes())]
 
 
-class _QuietHandler(MotoRequestHandler):  # type: ignore[misc]
+class _QuietHandler(MotoRequestHandler):
     """Without a line per request."""
 
     def log_request(self, *_: Any, **__: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from local.cloud.patches import (
+    answers,
     callbacks,
     clients,
     cloudformation,
@@ -30,6 +31,7 @@ ALL = (
     parsing,
     roles,
     jsonata,
+    answers,
     clients,
     errors,
     interrupts,

@@ -18,6 +18,7 @@ from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state
 from moto.stepfunctions.parser.asl.eval.callback.callback import CallbackConsumerLeft, CallbackEndpoint
 
 from local.cloud.patches.interrupts import forget, when_ended
+from local.cloud.patches.swap import swap
 
 
 def install() -> None:
@@ -35,7 +36,7 @@ def _one_token_per_attempt() -> None:
             env.callback_pool_manager.add(context.update_task_token())
         original(self, env)
 
-    StateTaskService._eval_execution = eval_execution
+    swap(StateTaskService, "_eval_execution", eval_execution)
 
 
 def _one_answer_per_token() -> None:
@@ -53,7 +54,7 @@ def _one_answer_per_token() -> None:
             forget(env, leave)
             callback_endpoint.report(CallbackConsumerLeft())
 
-    StateTaskServiceCallback._eval_wait_for_task_token = wait
+    swap(StateTaskServiceCallback, "_eval_wait_for_task_token", wait)
 
     original_notify = CallbackEndpoint.notify
 
@@ -61,4 +62,4 @@ def _one_answer_per_token() -> None:
         original_notify(self, outcome)
         self.report(CallbackConsumerLeft())
 
-    CallbackEndpoint.notify = notify
+    swap(CallbackEndpoint, "notify", notify)

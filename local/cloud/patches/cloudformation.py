@@ -11,9 +11,11 @@ import moto.stepfunctions.models as machines
 from moto.s3.models import FakeBucket
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
+from local.cloud.patches.swap import swap
+
 
 def install() -> None:
-    machines.stepfunctions_backends = stepfunctions_parser_backends
+    swap(machines, "stepfunctions_backends", stepfunctions_parser_backends)
     _keep_event_bridge("create_from_cloudformation_json", 1)
     _keep_event_bridge("update_from_cloudformation_json", 2)
 

@@ -16,6 +16,8 @@ from moto.stepfunctions.parser.asl.component.common.catch.catcher_outcome import
 from moto.stepfunctions.parser.asl.component.common.error_name.error_equals_decl import ErrorEqualsDecl
 from moto.stepfunctions.parser.asl.component.state.state import CommonStateField
 
+from local.cloud.patches.swap import swap
+
 ALL = "States.ALL"
 TASK_FAILED = "States.TaskFailed"
 UNCATCHABLE = {"States.Runtime", "States.DataLimitExceeded"}
@@ -38,7 +40,7 @@ def install() -> None:
         error = env.stack.pop().error_name
         env.stack.append(matches({name.error_name for name in self.error_names}, error))
 
-    ErrorEqualsDecl._eval_body = eval_equals
+    swap(ErrorEqualsDecl, "_eval_body", eval_equals)
 
     original_catch = CatcherDecl._eval_body
 
@@ -47,7 +49,7 @@ def install() -> None:
         if isinstance(env.stack[-1], CatcherOutcomeCaught):
             env.caught_next = self.next_decl.name
 
-    CatcherDecl._eval_body = eval_catch
+    swap(CatcherDecl, "_eval_body", eval_catch)
 
     original_set_next = CommonStateField._set_next
 
@@ -59,4 +61,4 @@ def install() -> None:
         else:
             env.next_state_name = caught
 
-    CommonStateField._set_next = set_next
+    swap(CommonStateField, "_set_next", set_next)

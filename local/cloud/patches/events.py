@@ -16,6 +16,8 @@ from typing import Any
 
 from moto.events.models import EventsBackend, Rule
 
+from local.cloud.patches.swap import swap
+
 Delivery = Callable[[Any, dict[str, Any], dict[str, Any]], None]
 """Takes a rule (moto's), one of its targets, and the event as AWS would write it; must not block."""
 
@@ -28,7 +30,7 @@ def on_match(delivery: Delivery) -> None:
 
 
 def install() -> None:
-    original_send = Rule.send_to_targets
+    original_send: Any = Rule.send_to_targets
 
     def send(self: Any, original_event: dict[str, Any], transform_input: bool = True) -> None:
         if self.state != "ENABLED" or self.event_pattern.dump() is None:
@@ -47,7 +49,7 @@ def install() -> None:
         if others.targets:
             original_send(others, original_event, transform_input)
 
-    Rule.send_to_targets = send
+    swap(Rule, "send_to_targets", send)
     _refuse_aws_sources()
 
 
@@ -71,4 +73,4 @@ def _refuse_aws_sources() -> None:
         }
         return [next(answers) if event in allowed else dict(refusal) for event in events]
 
-    EventsBackend.put_events = put_events
+    swap(EventsBackend, "put_events", put_events)

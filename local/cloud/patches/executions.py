@@ -28,6 +28,8 @@ from moto.stepfunctions.parser.backend.execution_worker import ExecutionWorker
 from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 from moto.stepfunctions.responses import StepFunctionResponse
 
+from local.cloud.patches.swap import swap
+
 NAME = re.compile(r'^[^\s<>{}\[\]?*"#%\\^|~`$&,;:/\x00-\x1f\x7f-\x9f]{1,80}$')
 
 StatusListener = Callable[[Any], None]
@@ -85,7 +87,7 @@ def install() -> None:
 
 
 def _names_and_starts() -> None:
-    original = StepFunctionsParserBackend.start_execution
+    original: Any = StepFunctionsParserBackend.start_execution
 
     def start(
         self: Any,
@@ -100,7 +102,7 @@ def _names_and_starts() -> None:
         with _STARTS:
             return original(self, state_machine_arn, chosen, execution_input, trace_header)
 
-    StepFunctionsParserBackend.start_execution = start
+    swap(StepFunctionsParserBackend, "start_execution", start)
 
 
 def _stops() -> None:
@@ -110,7 +112,7 @@ def _stops() -> None:
         stop(execution, self._get_param("error"), self._get_param("cause"))
         return ActionResult({"stopDate": execution.stop_date or utcnow()})
 
-    StepFunctionResponse.stop_execution = respond
+    swap(StepFunctionResponse, "stop_execution", respond)
 
 
 def stop(execution: Any, error: str | None, cause: str | None) -> None:
@@ -129,7 +131,7 @@ def _status_changes() -> None:
         _tell(self)
         original_start(self)
 
-    Execution.start = start
+    swap(Execution, "start", start)
 
     original_environment = ExecutionWorker._get_evaluation_environment
 
@@ -138,7 +140,7 @@ def _status_changes() -> None:
         BELL.ring()
         return self.env
 
-    ExecutionWorker._get_evaluation_environment = environment
+    swap(ExecutionWorker, "_get_evaluation_environment", environment)
 
     original_end = BaseExecutionWorkerCommunication.terminated
 
@@ -150,4 +152,4 @@ def _status_changes() -> None:
         BELL.ring()
         _tell(self.execution)
 
-    BaseExecutionWorkerCommunication.terminated = terminated
+    swap(BaseExecutionWorkerCommunication, "terminated", terminated)

@@ -23,6 +23,8 @@ from moto.stepfunctions.parser.asl.component.state.state import CommonStateField
 from moto.stepfunctions.parser.asl.eval.environment import Environment
 from moto.stepfunctions.parser.asl.eval.event.event_manager import EventManager
 
+from local.cloud.patches.swap import swap
+
 WRITE_LAST_EVENT_SECONDS = 5.0
 """How long an ended program may take to write its last history event before the execution is reported as ended."""
 
@@ -65,7 +67,7 @@ def install() -> None:
     _nothing_handled_after_the_end()
     _interruptible_retries()
     _no_late_history()
-    Program.eval = _eval_program
+    swap(Program, "eval", _eval_program)
 
 
 def _wake_after(name: str) -> None:
@@ -102,7 +104,7 @@ def _interruptible_tasks() -> None:
         elif problems:
             raise problems[0]
 
-    StateTaskService._eval_execution = eval_execution
+    swap(StateTaskService, "_eval_execution", eval_execution)
 
 
 def _nothing_handled_after_the_end() -> None:
@@ -115,7 +117,7 @@ def _nothing_handled_after_the_end() -> None:
             if env.is_running():
                 raise
 
-    ExecutionState._evaluate_with_timeout = evaluate
+    swap(ExecutionState, "_evaluate_with_timeout", evaluate)
 
     original_input = CommonStateField._eval_body
 
@@ -126,7 +128,7 @@ def _nothing_handled_after_the_end() -> None:
             if env.is_running():
                 raise
 
-    CommonStateField._eval_body = eval_body
+    swap(CommonStateField, "_eval_body", eval_body)
 
 
 def _interruptible_retries() -> None:
@@ -145,8 +147,8 @@ def _interruptible_retries() -> None:
         finally:
             del current.env
 
-    retrier_decl.time = Clock
-    retrier_decl.RetrierDecl._eval_body = eval_body
+    swap(retrier_decl, "time", Clock)
+    swap(retrier_decl.RetrierDecl, "_eval_body", eval_body)
 
 
 def _no_late_history() -> None:
@@ -157,7 +159,7 @@ def _no_late_history() -> None:
             return None
         return original(self, context, *args, **kwargs)
 
-    EventManager.add_event = add_event
+    swap(EventManager, "add_event", add_event)
 
 
 def _eval_program(self: Any, env: Any) -> None:

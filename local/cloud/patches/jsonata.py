@@ -32,6 +32,8 @@ from moto.stepfunctions.parser.asl.eval.event.event_detail import EventDetails
 from moto.stepfunctions.parser.asl.jsonata import jsonata as hook
 from moto.stepfunctions.parser.asl.utils.encoding import to_json_str
 
+from local.cloud.patches.swap import swap
+
 KEPT_EXPRESSIONS = 2_048
 
 
@@ -132,7 +134,7 @@ def _failure(env: Any, expression: str, problem: Exception) -> FailureEventExcep
     text = str(problem)
     cause = text if expression in text else f"The JSONata expression '{expression}' failed: {text}"
     name = StatesErrorName(typ=StatesErrorNameType.StatesQueryEvaluationError)
-    details = EventDetails(
+    details = EventDetails(  # type: ignore[typeddict-item]
         evaluationFailedEventDetails=EvaluationFailedEventDetails(error=name.error_name, cause=cause[:32_000])
     )
     kind = HistoryEventType.EvaluationFailed
@@ -157,7 +159,7 @@ def _declare(bindings: Mapping[str, Any]) -> str:
 
 
 def install() -> None:
-    string_expression.StringJSONata._eval_body = _eval_string
-    hook._eval_jsonata = _eval_text
+    swap(string_expression.StringJSONata, "_eval_body", _eval_string)
+    swap(hook, "_eval_jsonata", _eval_text)
     for module in (hook, states, variable_store):
-        module.encode_jsonata_variable_declarations = _declare
+        swap(module, "encode_jsonata_variable_declarations", _declare)

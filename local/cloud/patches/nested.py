@@ -20,6 +20,7 @@ from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from local.cloud.patches.executions import BELL, stop
 from local.cloud.patches.interrupts import forget, when_ended
+from local.cloud.patches.swap import swap
 
 RECHECK_SECONDS = 30.0
 """The longest wait between two looks at a nested execution, should a wake-up be lost."""
@@ -46,15 +47,15 @@ def install() -> None:
         original_task(self, env, resource_runtime_part, _camel(normalised_parameters), state_credentials)
         env.stack.append(_pascal(env.stack.pop()))
 
-    StateTaskServiceSfn._eval_service_task = eval_task
+    swap(StateTaskServiceSfn, "_eval_service_task", eval_task)
 
     def normalise(self: Any, response: Any, *_: Any, **__: Any) -> None:
         renamed = _pascal(response)
         response.clear()
         response.update(renamed)
 
-    StateTaskServiceSfn._normalise_response = normalise
-    StateTaskServiceSfn._eval_sync = _eval_sync
+    swap(StateTaskServiceSfn, "_normalise_response", normalise)
+    swap(StateTaskServiceSfn, "_eval_sync", _eval_sync)
     _remember_child("_build_sync_resolver")
     _remember_child("_build_sync2_resolver")
 

@@ -17,6 +17,8 @@ from moto.stepfunctions.parser.api import InvalidDefinition
 from moto.stepfunctions.parser.asl.parse.preprocessor import Preprocessor
 from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 
+from local.cloud.patches.swap import swap
+
 
 def install() -> None:
     original_init = Preprocessor.__init__
@@ -25,7 +27,7 @@ def install() -> None:
         original_init(self, *args, **kwargs)
         self._query_language_per_scope = []
 
-    Preprocessor.__init__ = init
+    swap(Preprocessor, "__init__", init)
 
     original_validate = StepFunctionsParserBackend._validate_definition
 
@@ -35,7 +37,7 @@ def install() -> None:
         if problems:
             raise InvalidDefinition(message=f"Invalid State Machine Definition: {'; '.join(problems)}")
 
-    StepFunctionsParserBackend._validate_definition = staticmethod(validate)
+    swap(StepFunctionsParserBackend, "_validate_definition", staticmethod(validate))
 
 
 def missing_targets(machine: dict[str, Any], where: str = "") -> Iterator[str]:

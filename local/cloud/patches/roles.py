@@ -12,6 +12,8 @@ from moto.iam.exceptions import NotFoundException
 from moto.iam.models import iam_backends
 from moto.sts.models import STSBackend
 
+from local.cloud.patches.swap import swap
+
 
 class AccessDeniedError(ServiceException):
     code = "AccessDenied"
@@ -30,7 +32,7 @@ def install() -> None:
             ) from None
         return original_assume(self, region_name, role_session_name, role_arn, *args, **kw)
 
-    STSBackend.assume_role = assume_role
+    swap(STSBackend, "assume_role", assume_role)
 
     original_identity = STSBackend.get_caller_identity
 
@@ -40,4 +42,4 @@ def install() -> None:
             return account, f"arn:{self.partition}:iam::{account}:root", account
         return user_id, arn, account
 
-    STSBackend.get_caller_identity = identity
+    swap(STSBackend, "get_caller_identity", identity)

@@ -7,10 +7,12 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from moto.events.models import events_backends
 from moto.s3 import notifications
+
+from local.cloud.patches.swap import swap
 
 REASONS = {
     "s3:ObjectCreated:Put": "PutObject",
@@ -24,13 +26,13 @@ _SEQUENCE = itertools.count()
 
 
 def install() -> None:
-    notifications._send_event_bridge_message = _send
+    swap(notifications, "_send_event_bridge_message", _send)
 
 
 def _send(account_id: str, bucket: Any, event_name: Any, key: Any) -> None:
     event = _event(account_id, bucket, str(getattr(event_name, "value", event_name)), key)
     for rule in list(events_backends[account_id][bucket.region_name].event_buses["default"].rules.values()):
-        rule.send_to_targets(event, transform_input=False)
+        rule.send_to_targets(cast(Any, event), transform_input=False)
 
 
 def _event(account_id: str, bucket: Any, event_name: str, key: Any) -> dict[str, Any]:

@@ -21,14 +21,16 @@ from moto.stepfunctions.parser.asl.eval.callback.callback import (
 from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 from moto.stepfunctions.responses import StepFunctionResponse
 
+from local.cloud.patches.swap import swap
+
 MAX_OUTPUT_BYTES = 262_144
 GONE = "Task Timed Out: 'Provided task does not exist anymore'"
 
 
 def install() -> None:
-    StepFunctionsParserBackend.send_task_success = _success
-    StepFunctionsParserBackend.send_task_failure = _failure
-    StepFunctionsParserBackend.send_task_heartbeat = _heartbeat
+    swap(StepFunctionsParserBackend, "send_task_success", _success)
+    swap(StepFunctionsParserBackend, "send_task_failure", _failure)
+    swap(StepFunctionsParserBackend, "send_task_heartbeat", _heartbeat)
 
     def respond_failure(self: Any) -> Any:
         self.stepfunction_backend.send_task_failure(
@@ -36,7 +38,7 @@ def install() -> None:
         )
         return EmptyResult()
 
-    StepFunctionResponse.send_task_failure = respond_failure
+    swap(StepFunctionResponse, "send_task_failure", respond_failure)
 
 
 def _pool(backend: Any, token: str) -> Any:
@@ -47,7 +49,7 @@ def _pool(backend: Any, token: str) -> Any:
             if execution.status != "RUNNING":
                 raise TaskTimedOut(GONE)
             return env.callback_pool_manager
-    raise InvalidToken()
+    raise InvalidToken()  # type: ignore[no-untyped-call]
 
 
 def _success(self: Any, task_token: str, outcome: str) -> None:
