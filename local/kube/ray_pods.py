@@ -110,8 +110,8 @@ class RayPods:
     def advance_head(self, pod: Json, head: Runtime) -> bool:
         """Start the dashboard as soon as the GCS is up; say whether workers may be started.
 
-        Both are seen from the processes: ``ray start`` runs its own minimal dashboard only once the GCS answers, and
-        the raylet after that. A worker that starts earlier finds no head node in the GCS and sleeps for 2 s.
+        ``ray start`` runs its own minimal dashboard only once the GCS answers, and the raylet after that; the raylet
+        joins when its agents have written their ports. A worker that finds no head node in the GCS sleeps for 2 s.
         """
         if head.joinable or head.ports is None:
             return head.joinable
@@ -126,7 +126,7 @@ class RayPods:
         processes.send((process for process, words in below if CLIENT_SERVER in words), signal.SIGTERM)
         if any(words and words[0].endswith("/raylet") for _, words in below):
             processes.send((process for process, _ in minimal), signal.SIGTERM)
-            head.joinable = True
+        head.joinable = any(head.temp_dir.glob("session_latest/metrics_agent_port_*"))
         return head.joinable
 
     async def alive(self, head: Runtime) -> set[str]:
