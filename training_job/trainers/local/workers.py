@@ -70,7 +70,7 @@ class RolloutWorker:
         import torch
 
         from training_job.policies.net import merge_lora
-        from training_job.trainers.local.episodes import play
+        from training_job.trainers.local.playing import play
 
         weights = {name: (torch.tensor(a), torch.tensor(b)) for name, (a, b) in lora.items()}
         merge_lora(self._net, self._base, weights, self._plan.lora_scale)
