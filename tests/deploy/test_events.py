@@ -1,0 +1,115 @@
+"""The sample events match exactly the rule that they are for."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from typing import Any
+
+import pytest
+
+from nightshift.contract.events import StageEvent, StartRequest
+from nightshift.contract.spec import RunSpec
+from nightshift.core.admission import check_spec
+from nightshift.core.events import node_hint, outcome_object
+from tests.deploy.repository import ROOT, resources
+
+HERE = {"Bucket": "nightshift-artifacts", "TrainingRun": "arn:aws:states:us-east-1:111122223333:stateMachine:nightshift-training-run"}
+RULE_OF = {
+    "start-request": "IntakeFunctionStartRequest",
+    "node-health": "SignalFunctionHyperPod",
+    "cluster-event": "SignalFunctionHyperPod",
+    "cluster-state": "SignalFunctionHyperPod",
+    "outcome": "SignalFunctionOutcome",
+    "execution": "FinisherFunctionExecutionEnded",
+    "stage": "NotifierFunctionStage",
+}
+
+
+def event(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{name}.json").read_text())
+    return loaded
+
+
+def matches(pattern: Any, value: Any) -> bool:
+    """EventBridge's rules for what the template uses: fields, lists of literals, references and wildcards."""
+    if isinstance(pattern, dict):
+        return isinstance(value, dict) and all(name in value and matches(one, value[name]) for name, one in pattern.items())
+    return any(_allows(one, value) for one in pattern)
+
+
+def _allows(allowed: Any, value: Any) -> bool:
+    if not isinstance(allowed, dict):
+        return bool(allowed == value)
+    [(kind, operand)] = allowed.items()
+    if kind == "Ref":
+        return bool(HERE[operand] == value)
+    assert kind == "wildcard", f"teach this test the operator {kind}"
+    return isinstance(value, str) and fnmatch.fnmatchcase(value, operand)
+
+
+def rules_for(sample: dict[str, Any]) -> list[str]:
+    return [name for name, one in resources("AWS::Events::Rule").items() if matches(one["EventPattern"], sample)]
+
+
+def changed(sample: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
+    if not path:
+        return to  # type: ignore[no-any-return]
+    return sample | {path[0]: changed(sample[path[0]], *path[1:], to=to)}
+
+
+def test_there_is_a_sample_for_every_rule_and_a_rule_for_every_sample() -> None:
+    assert {path.stem for path in (ROOT / "events").glob("*.json")} == set(RULE_OF)
+    assert set(resources("AWS::Events::Rule")) == set(RULE_OF.values())
+
+
+@pytest.mark.parametrize("name", RULE_OF)
+def test_a_sample_reaches_its_own_rule_and_no_other(name: str) -> None:
+    assert rules_for(event(name)) == [RULE_OF[name]]
+
+
+@pytest.mark.parametrize("name", ["node-health", "cluster-event", "cluster-state"])
+def test_a_hyperpod_event_may_be_played_by_hand(name: str) -> None:
+    # PutEvents refuses a source that begins with aws.
+    assert rules_for(event(name) | {"source": "nightshift.test"}) == ["SignalFunctionHyperPod"]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(event("node-health") | {"source": "somebody.else"}, id="a node event from a stranger"),
+        pytest.param(event("start-request") | {"source": "nightshift.test"}, id="a start request from the test source"),
+        pytest.param(
+            changed(event("outcome"), "detail", "object", "key", to="runs/maze-demo/attempts/1/progress.json"),
+            id="progress, which comes with every step",
+        ),
+        pytest.param(
+            changed(event("outcome"), "detail", "object", "key", to="requests/outcome.json"), id="an object elsewhere"
+        ),
+        pytest.param(changed(event("outcome"), "detail", "bucket", "name", to="other"), id="another bucket"),
+        pytest.param(changed(event("execution"), "detail", "status", to="SUCCEEDED"), id="an execution that went well"),
+        pytest.param(changed(event("execution"), "detail", "status", to="RUNNING"), id="an execution that begins"),
+        pytest.param(
+            changed(event("execution"), "detail", "stateMachineArn", to=HERE["TrainingRun"].replace("training-run", "shift")),
+            id="a shift, whose parent sees to it",
+        ),
+    ],
+)
+def test_what_is_not_meant_reaches_no_rule(sample: dict[str, Any]) -> None:
+    assert rules_for(sample) == []
+
+
+@pytest.mark.parametrize("status", ["FAILED", "TIMED_OUT", "ABORTED"])
+def test_every_bad_end_of_an_execution_reaches_the_finisher(status: str) -> None:
+    assert rules_for(changed(event("execution"), "detail", "status", to=status)) == ["FinisherFunctionExecutionEnded"]
+
+
+def test_the_samples_are_what_the_code_reads() -> None:
+    assert isinstance(check_spec(StartRequest.model_validate(event("start-request")["detail"]).spec), RunSpec)
+    assert StageEvent.model_validate(event("stage")["detail"]).run_id == "maze-demo"
+    assert outcome_object(event("outcome")) == ("maze-demo", 1)
+    for name in ("node-health", "cluster-event"):
+        hint = node_hint(event(name))
+        assert hint is not None
+        assert (hint.cluster, hint.instance_id) == ("training", "i-0391f86fa0fe0d465")
+    assert json.loads(event("execution")["detail"]["input"])["run_id"] == "maze-demo"

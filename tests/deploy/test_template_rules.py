@@ -1,0 +1,238 @@
+"""What must hold of everything that is deployed, whatever a validator says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from nightshift.contract.layout import RunKeys
+from nightshift.handlers.settings import ControllerSettings, IntakeSettings, StoreSettings
+from tests.deploy.repository import resources, template, translated
+
+SETTINGS: dict[str, type[BaseModel]] = {
+    "ApiFunction": IntakeSettings,
+    "IntakeFunction": IntakeSettings,
+    "ControllerFunction": ControllerSettings,
+    "SignalFunction": StoreSettings,
+    "FinisherFunction": ControllerSettings,
+}
+POWERTOOLS = {"POWERTOOLS_SERVICE_NAME", "POWERTOOLS_METRICS_NAMESPACE", "LOG_LEVEL"}
+FROM_LAMBDA = {"AWS_REGION"}
+ASYNCHRONOUS = {"IntakeFunction", "SignalFunction", "FinisherFunction", "NotifierFunction"}
+
+Json = dict[str, Any]
+FUNCTIONS = resources("AWS::Lambda::Function")
+
+
+def role_of(function: str) -> str:
+    role: str = FUNCTIONS[function]["Role"]["Fn::GetAtt"][0]
+    return role
+
+
+def statements(role: str) -> list[Json]:
+    policies = resources("AWS::IAM::Role")[role].get("Policies", [])
+    # A policy that depends on a condition stands in an Fn::If: what it grants counts as granted.
+    plain = [one["Fn::If"][1] if "Fn::If" in one else one for one in policies]
+    return [statement for one in plain for statement in one["PolicyDocument"]["Statement"]]
+
+
+def actions(statement: Json) -> list[str]:
+    listed: list[str] = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+    return listed
+
+
+def granted(role: str) -> set[str]:
+    return {action for statement in statements(role) for action in actions(statement)}
+
+
+def roles_granted(action: str) -> set[str]:
+    return {role for role in resources("AWS::IAM::Role") if action in granted(role)}
+
+
+def environment(function: str) -> set[str]:
+    return set(FUNCTIONS[function]["Environment"]["Variables"])
+
+
+def referenced(part: Any) -> Iterator[str]:
+    """Logical ids that a piece of template refers to."""
+    if isinstance(part, list):
+        for one in part:
+            yield from referenced(one)
+    elif isinstance(part, dict):
+        if "Ref" in part:
+            yield part["Ref"]
+        if "Fn::GetAtt" in part:
+            yield part["Fn::GetAtt"][0]
+        for one in part.values():
+            yield from referenced(one)
+
+
+def test_every_function_has_a_role_that_no_other_has() -> None:
+    assert set(FUNCTIONS) == {*SETTINGS, "NotifierFunction"}
+    assert len({role_of(name) for name in FUNCTIONS}) == len(FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_is_a_handler_that_exists_in_the_one_artifact(name: str) -> None:
+    module, attribute = FUNCTIONS[name]["Handler"].rsplit(".", 1)
+    assert callable(getattr(importlib.import_module(module), attribute))
+    assert FUNCTIONS[name]["Code"] == {"S3Bucket": "artifacts", "S3Key": "functions.zip"}
+    assert FUNCTIONS[name]["Runtime"] == "python3.12"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_function_gets_the_variables_that_its_settings_ask_for_and_no_others(name: str) -> None:
+    fields = SETTINGS[name].model_fields.values()
+    needed = {str(field.alias) for field in fields if field.is_required()} - FROM_LAMBDA
+    known = {str(field.alias) for field in fields} - FROM_LAMBDA
+    given = environment(name) - POWERTOOLS
+    assert needed <= given
+    assert given <= known
+
+
+def test_the_notifier_gets_its_own_variables() -> None:
+    assert environment("NotifierFunction") - POWERTOOLS == {"TABLE_NAME", "SLACK_SECRET_ARN", "SLACK_ALLOWED_HOSTS"}
+
+
+def test_only_the_notifier_can_read_a_secret_or_knows_of_one() -> None:
+    assert roles_granted("secretsmanager:GetSecretValue") == {role_of("NotifierFunction")}
+    assert {name for name in FUNCTIONS if "SLACK_SECRET_ARN" in environment(name)} == {"NotifierFunction"}
+
+
+def test_only_the_two_functions_that_touch_kubernetes_may_become_the_controller() -> None:
+    assert roles_granted("sts:AssumeRole") == {role_of("ControllerFunction"), role_of("FinisherFunction")}
+
+
+def test_the_controller_role_trusts_names_of_no_role_but_this_stacks_path_and_one_session_name() -> None:
+    trust = resources("AWS::IAM::Role")["ControllerRole"]["AssumeRolePolicyDocument"]
+    [statement] = trust["Statement"]
+    assert statement["Principal"] == {"AWS": {"Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root"}}
+    # Naming a function's role would be a cycle: its policies name this one.
+    assert not {name for name in referenced(trust) if name in resources("AWS::IAM::Role")}
+    pattern = statement["Condition"]["ArnLike"]["aws:PrincipalArn"]["Fn::Sub"]
+    assert pattern.endswith(":role/${AWS::StackName}/controller/*")
+    paths = {name: role.get("Path", {}) for name, role in resources("AWS::IAM::Role").items()}
+    below = {name for name, path in paths.items() if path == {"Fn::Sub": "/${AWS::StackName}/controller/"}}
+    assert below == {role_of("ControllerFunction"), role_of("FinisherFunction")}
+
+
+def test_the_one_session_name_is_the_same_where_it_is_demanded_and_where_it_is_used() -> None:
+    trust = resources("AWS::IAM::Role")["ControllerRole"]["AssumeRolePolicyDocument"]
+    demanded = trust["Statement"][0]["Condition"]["StringEquals"]["sts:RoleSessionName"]
+    used = {
+        name: variables["CONTROLLER_SESSION_NAME"]
+        for name, one in FUNCTIONS.items()
+        if "CONTROLLER_SESSION_NAME" in (variables := one["Environment"]["Variables"])
+    }
+    assert used == {"ControllerFunction": demanded, "FinisherFunction": demanded}
+
+
+def test_the_controller_role_and_its_access_entry_are_kept_together() -> None:
+    found = translated()["Resources"]
+    for name in ("ControllerRole", "ControllerAccessEntry", "Table", "Bucket"):
+        assert (found[name]["DeletionPolicy"], found[name]["UpdateReplacePolicy"]) == ("Retain", "Retain"), name
+    assert "Username" not in found["ControllerAccessEntry"]["Properties"]
+
+
+def test_no_statement_is_wider_than_it_must_be() -> None:
+    # Log delivery and tracing know no resources; nothing else may ask for everything.
+    anything = {
+        action
+        for role in resources("AWS::IAM::Role")
+        for statement in statements(role)
+        if statement["Resource"] == "*"
+        for action in actions(statement)
+    }
+    assert {action.split(":")[0] for action in anything} == {"logs"}
+    assert not [action for role in resources("AWS::IAM::Role") for action in granted(role) if "*" in action]
+
+
+def test_what_a_function_fails_to_handle_is_kept() -> None:
+    kept = {one["FunctionName"]["Ref"]: one for one in resources("AWS::Lambda::EventInvokeConfig").values()}
+    assert set(kept) == ASYNCHRONOUS
+    for name, one in kept.items():
+        assert one["DestinationConfig"]["OnFailure"]["Destination"] == {"Fn::GetAtt": ["Undelivered", "Arn"]}, name
+        assert one["MaximumRetryAttempts"] > 0
+        # The destination is written with the function's own role.
+        assert "sqs:SendMessage" in granted(role_of(name)), name
+
+
+def test_what_a_rule_fails_to_deliver_is_kept() -> None:
+    rules = resources("AWS::Events::Rule")
+    called = {target["Arn"]["Fn::GetAtt"][0] for one in rules.values() for target in one["Targets"]}
+    assert called == ASYNCHRONOUS
+    for name, one in rules.items():
+        for target in one["Targets"]:
+            assert target["DeadLetterConfig"]["Arn"] == {"Fn::GetAtt": ["Undelivered", "Arn"]}, name
+    [policy] = resources("AWS::SQS::QueuePolicy").values()
+    [statement] = policy["PolicyDocument"]["Statement"]
+    assert (statement["Principal"], statement["Action"]) == ({"Service": "events.amazonaws.com"}, "sqs:SendMessage")
+
+
+def test_a_look_ends_before_its_nap_does() -> None:
+    parameter = template()["Parameters"]["LookSecondsAttempt"]
+    assert FUNCTIONS["ControllerFunction"]["Timeout"] < parameter["MinValue"] <= parameter["Default"]
+
+
+def test_both_routes_need_a_signed_request() -> None:
+    [api] = resources("AWS::ApiGatewayV2::Api").values()
+    routes = {
+        (method, path): operation["security"]
+        for path, methods in api["Body"]["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert set(routes) == {("post", "/runs"), ("get", "/runs/{run_id}")}
+    assert all(list(schemes[0]) == ["AWS_IAM"] for schemes in routes.values())
+
+
+def test_the_table_has_the_keys_that_the_store_uses() -> None:
+    [table] = resources("AWS::DynamoDB::Table").values()
+    indexes = {
+        index["IndexName"]: [key["AttributeName"] for key in index["KeySchema"]]
+        for index in table["GlobalSecondaryIndexes"]
+    }
+    assert indexes == {
+        "by_cluster": ["cluster_pk", "cluster_sk"],
+        "by_next_look": ["look_pk", "look_sk"],
+        "by_owner": ["owner_pk", "owner_sk"],
+        "by_pool": ["pool_pk", "pool_sk"],
+    }
+    assert "TimeToLiveSpecification" not in table, "TTL never decides anything"
+
+
+def test_the_bucket_is_private_announces_its_objects_and_speaks_only_tls() -> None:
+    [bucket] = resources("AWS::S3::Bucket").values()
+    assert bucket["NotificationConfiguration"]["EventBridgeConfiguration"]["EventBridgeEnabled"] is True
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    [policy] = resources("AWS::S3::BucketPolicy").values()
+    [statement] = policy["PolicyDocument"]["Statement"]
+    assert (statement["Effect"], statement["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+
+
+def test_a_job_may_write_its_evidence_and_nothing_that_the_controller_writes() -> None:
+    puts = [one for one in statements("JobRole") if "s3:PutObject" in actions(one)]
+    [statement] = puts
+    suffixes = [one["Fn::Sub"].removeprefix("${Bucket.Arn}/") for one in statement["Resource"]]
+
+    def writable(key: str) -> bool:
+        # IAM's * also matches slashes.
+        return any(key.startswith(one.split("*")[0]) and one.split("*")[1] in key for one in suffixes)
+
+    keys = RunKeys("maze-1")
+    assert writable(keys.progress(1))
+    assert writable(keys.outcome(1))
+    assert writable(f"{keys.export(1, 20)}adapter_model.safetensors")
+    assert writable(keys.curve_png)
+    for forbidden in (keys.spec, keys.control, keys.manifest, keys.report, f"{keys.adapter('best')}adapter_config.json"):
+        assert not writable(forbidden), forbidden
+
+
+def test_no_secret_and_no_account_is_written_into_the_template() -> None:
+    text = json.dumps(translated())
+    assert "hooks.slack.com/" not in text
+    assert "111122223333" not in text
