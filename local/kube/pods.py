@@ -168,7 +168,7 @@ def _common(pod: Json, start: dict[str, str], pod_ip: str) -> list[str]:
         *[f"--resources={json.dumps(start_resources(start.get('resources')))}"],
         *[f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats", "--include-log-monitor=false"],
         # Ray's default range is shared by all nodes of one computer; 0 lets the system choose.
-        *["--min-worker-port=0", "--max-worker-port=0", "--block"],
+        *["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0", "--block"],
     ]
 
 
