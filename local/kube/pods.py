@@ -173,7 +173,7 @@ def _common(pod: Json, start: dict[str, str], pod_ip: str) -> list[str]:
 
 
 def dashboard_command(minimal: list[str], pod_ip: str, port: int) -> list[str]:
-    """Ray's dashboard with the job and state modules, made from the command line of the one that ``ray start``
+    """Ray's dashboard with the job, node and state modules, made from the command line of the one that ``ray start``
     runs without them.
 
     ``ray start`` can start all ten modules, each a process of 60 MiB, or none. The dashboard's own option
@@ -181,4 +181,4 @@ def dashboard_command(minimal: list[str], pod_ip: str, port: int) -> list[str]:
     """
     dropped = ("--modules-to-load=", "--disable-frontend", "--host=", "--port=", "--port-retries=", "--std")
     kept = [word for word in minimal if not word.startswith(dropped)]
-    return [*kept, f"--host={pod_ip}", f"--port={port}", "--port-retries=0", "--modules-to-load=JobHead,StateHead"]
+    return [*kept, f"--host={pod_ip}", f"--port={port}", "--port-retries=0", "--modules-to-load=JobHead,NodeHead,StateHead"]

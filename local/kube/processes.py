@@ -100,16 +100,17 @@ def command_line(process: psutil.Process) -> str:
     return " ".join(Path(word).name if word.startswith("/") else word for word in words(process))[:120].strip()
 
 
-def reap(started: Mapping[int, subprocess.Popen[bytes]]) -> None:
-    """Collect the exit codes of dead children, started and adopted alike, so that no zombie stays."""
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error, ChildProcessError):
-            if child.status() != psutil.STATUS_ZOMBIE:
-                continue
-            if child.pid in started:
-                started[child.pid].poll()
-            else:
-                os.waitpid(child.pid, os.WNOHANG)
+def reap(started: Mapping[int, subprocess.Popen[bytes]], adopted: Iterable[int] | None = None) -> None:
+    """Collect the exit codes of dead children, started and adopted alike, so that no zombie stays.
+
+    ``adopted``: only these, beside ``started``; else every child of this process.
+    """
+    for top in started.values():
+        top.poll()
+    for pid in adopted if adopted is not None else [child.pid for child in psutil.Process().children()]:
+        if pid not in started:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 async def end(tops: Sequence[subprocess.Popen[bytes]], grace: float) -> list[int]:
@@ -129,6 +130,7 @@ async def end(tops: Sequence[subprocess.Popen[bytes]], grace: float) -> list[int
         left = [process for process in known.values() if _lives(process)]
         send(left, signal.SIGKILL)
         if await _gone(tops, known, pids, min(deadline, time.monotonic() + 0.5)) or time.monotonic() >= deadline:
+            reap({top.pid: top for top in tops}, known)
             return [process.pid for process in known.values() if _lives(process)]
 
 

@@ -18,7 +18,6 @@ import pytest
 
 from local.config import REPOSITORY, StackConfig, new_config
 
-READY_SECONDS = 20
 END_SECONDS = 10
 
 
@@ -80,6 +79,12 @@ def running(folder: Path, support: ModuleType) -> Iterator[Stack]:
                 process.kill()
                 process.wait()
             log.close()
+
+
+@pytest.fixture
+def start_stack() -> Any:
+    """For a test that ends the process itself."""
+    return running
 
 
 @pytest.fixture(scope="module")

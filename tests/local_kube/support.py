@@ -19,7 +19,9 @@ from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, Context, User
 from lightkube.generic_resource import create_namespaced_resource
 
-from local.config import HOST, StackConfig
+from local.config import HOST, REPOSITORY, StackConfig, new_config
+
+__all__ = ["REPOSITORY", "new_config"]
 
 Json = dict[str, Any]
 RayCluster = create_namespaced_resource("ray.io", "v1", "RayCluster", "rayclusters")
