@@ -14,7 +14,10 @@ from nightshift.core.admission import check_spec
 from nightshift.core.events import node_hint, outcome_object
 from tests.deploy.repository import ROOT, resources
 
-HERE = {"Bucket": "nightshift-artifacts", "TrainingRun": "arn:aws:states:us-east-1:111122223333:stateMachine:nightshift-training-run"}
+HERE = {
+    "Bucket": "nightshift-artifacts",
+    "TrainingRun": "arn:aws:states:us-east-1:111122223333:stateMachine:nightshift-training-run",
+}
 RULE_OF = {
     "start-request": "IntakeFunctionStartRequest",
     "node-health": "SignalFunctionHyperPod",
