@@ -1,0 +1,86 @@
+"""Texts that would be worse than none if they were wrong."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nightshift.contract.events import Stage
+from nightshift.core.causes import POLICIES, Action, EndCause
+from nightshift.core.run import RunState
+from tests.deploy.repository import ROOT, resources, template, tool
+
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "container/README.md", "bench/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+TEXT_OF = {Action.RECOVER: "goes on", Action.GIVE_UP: "gives up", Action.DONE: "done"}
+
+
+def test_the_published_schema_is_the_models() -> None:
+    made = runpy.run_path(str(ROOT / "docs/write_schema.py"))["schema_text"]()
+    assert (ROOT / "docs/runspec.schema.json").read_text() == made, "run `make schema`"
+
+
+@pytest.mark.parametrize("cause", EndCause)
+def test_every_end_cause_is_explained_with_what_follows(cause: EndCause) -> None:
+    [row] = [line for line in OPERATIONS.splitlines() if line.startswith(f"| `{cause}` | ") and line.count("|") == 4][-1:]
+    then = row.split("|")[2].strip()
+    assert then == TEXT_OF[POLICIES[cause].action]
+
+
+def test_every_state_and_every_stage_is_explained() -> None:
+    named = set(re.findall(r"`([a-z_]+)`", OPERATIONS))
+    assert {state.value for state in RunState} <= named
+    assert {stage.value for stage in Stage} <= named
+
+
+def test_every_parameter_is_explained() -> None:
+    text = (ROOT / "docs/deploying.md").read_text()
+    assert [name for name in template()["Parameters"] if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_and_paths_lead_somewhere(path: Path) -> None:
+    text = path.read_text()
+    links = [one for one in re.findall(r"\]\(([^)#\s]+)\)", text) if "://" not in one]
+    assert [one for one in links if not (path.parent / one).exists()] == []
+    folders = ("docs/", "local/", "container/", "events/", "examples/", "training_job/", "functions/", "statemachine/", "tests/")
+    mentioned = [one for one in re.findall(r"`([\w./-]+)`", text) if one.startswith(folders)]
+    assert [one for one in mentioned if not (ROOT / one).exists()] == []
+
+
+def test_the_readme_opens_with_the_two_commands_and_says_what_must_be_said() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.index("make demo") < text.index("make test") < text.index("## How it works")
+    flat = " ".join(text.split())
+    for said in (
+        "deficit is designed in",
+        "picked on the 64 eval mazes",
+        "tuned on two seeds",
+        "500 hold-out mazes",
+        "up to 4 optimizer updates",
+    ):
+        assert said in flat, said
+    assert re.search(r"64 of the 64 mazes within 20 turns, and 50 of 64 within 15", flat)
+
+
+def test_the_rbac_group_is_the_one_that_the_access_entry_gives() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "docs/rbac.yaml").read_text()))
+    subjects = {one["name"] for document in documents for one in document.get("subjects", [])}
+    [entry] = resources("AWS::EKS::AccessEntry").values()
+    assert list(subjects) == entry["KubernetesGroups"]
+    rules = [rule for document in documents for rule in document.get("rules", [])]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}, "the group only reads"
+
+
+def test_make_help_lists_every_command_that_the_texts_name() -> None:
+    listed = set(re.findall(r"^make (\w+)", tool("make", "help").stdout, re.MULTILINE))
+    named = {one for path in DOCUMENTS for one in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(), re.MULTILINE)}
+    assert named
+    assert named <= listed
