@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from local.account import Account
 from local.processes import StackError
@@ -16,6 +17,8 @@ from nightshift.contract.api import AuditLine, RunView
 TICK_SECONDS = 0.4
 _VIEW_EVERY = 1.6
 """Seconds between calls of GET /runs/{id}: each is a Lambda invocation, and training runs on the same two cores."""
+
+_LINE_LIMIT = 220
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "rejected"})
 
@@ -32,8 +35,10 @@ class Watch:
         self._screen = screen
         self._keys = RunKeys(run_id)
         self._next_view = 0.0
-        self._shown_audit: set[tuple[str, str, str]] = set()
-        self._shown_slack = 0
+        self._known_audit: set[tuple[str, str, str]] = set()
+        self._known_slack = 0
+        self._news: list[tuple[datetime, str, str, str | None]] = []
+        self._latest: ProgressLine | None = None
         self.view: RunView | None = None
         self.progress: dict[int, Progress] = {}
 
@@ -60,7 +65,8 @@ class Watch:
             self._next_view = time.monotonic() + _VIEW_EVERY
             self._read_view()
         self._read_progress()
-        self._show_slack()
+        self._read_slack()
+        self._show()
 
     def refresh(self) -> None:
         """Read everything now."""
@@ -80,15 +86,14 @@ class Watch:
             return
         self.view = view
         for line in view.audit:
-            self._show_audit(line)
+            self._take_audit(line)
 
-    def _show_audit(self, line: AuditLine) -> None:
+    def _take_audit(self, line: AuditLine) -> None:
         key = (line.at.isoformat(), line.actor, line.what)
-        if key in self._shown_audit:
+        if key in self._known_audit:
             return
-        self._shown_audit.add(key)
-        what = f"{line.what}: {line.detail}" if line.detail else line.what
-        self._screen.line(line.actor, what, line.signal, at=self._screen.since_start(line.at.timestamp()))
+        self._known_audit.add(key)
+        self._note(line.at, line.actor, f"{line.what}: {line.detail}" if line.detail else line.what, line.signal)
 
     def _read_progress(self) -> None:
         if self.attempt < 1:
@@ -100,26 +105,46 @@ class Watch:
         if now == before:
             return
         self.progress[self.attempt] = now
-        self._show_progress(before, now)
+        for what in milestones(before, now):
+            self._note(now.at, "job", what)
+        self._latest = ProgressLine(now.attempt, now.phase, now.step, now.total_steps, now.success, now.eta_seconds)
 
-    def _show_progress(self, before: Progress | None, now: Progress) -> None:
-        at = self._screen.since_start(now.at.timestamp())
-        if (before is None or before.resumed_step is None) and now.resumed_step:
-            self._screen.line("job", f"attempt {now.attempt} resumes at step {now.resumed_step}", at=at)
-        saved_before = before.saved_step if before is not None else now.resumed_step or 0
-        if now.saved_step > saved_before:
-            self._screen.line("job", f"checkpoint of step {now.saved_step} is saved and verified", at=at)
-        if now.success is not None and (before is None or before.success != now.success):
-            self._screen.line("job", f"eval at step {now.step}: {now.success:.1%} of the fixed set solved", at=at)
-        self._screen.progress(
-            ProgressLine(now.attempt, now.phase, now.step, now.total_steps, now.success, now.eta_seconds)
-        )
-
-    def _show_slack(self) -> None:
+    def _read_slack(self) -> None:
         messages = self.messages
-        for message in messages[self._shown_slack :]:
-            self._screen.line("slack", message.headline)
-        self._shown_slack = len(messages)
+        if len(messages) > self._known_slack:
+            self._read_view()  # what the message tells of was written down before it
+        for message in messages[self._known_slack :]:
+            self._note(datetime.fromisoformat(message.at), "slack", message.headline)
+        self._known_slack = len(messages)
+
+    def _note(self, at: datetime, actor: str, what: str, signal: str | None = None) -> None:
+        self._news.append((at, actor, one_line(what), signal))
+
+    def _show(self) -> None:
+        """Everything new in the order in which it happened, though it came from three places."""
+        for at, actor, what, signal in sorted(self._news, key=lambda item: item[0]):
+            self._screen.line(actor, what, signal, at=self._screen.since_start(at.timestamp()))
+        self._news.clear()
+        if self._latest is not None:
+            self._screen.progress(self._latest)
+
+
+def milestones(before: Progress | None, now: Progress) -> list[str]:
+    """What is worth a line of its own between two readings of one attempt's progress."""
+    found = []
+    if now.resumed_step and (before is None or before.resumed_step is None):
+        found.append(f"attempt {now.attempt} resumes at step {now.resumed_step}")
+    if before is not None and now.saved_step > before.saved_step and now.saved_step != now.resumed_step:
+        found.append(f"checkpoint of step {now.saved_step} is saved and verified")
+    if now.success is not None and (before is None or before.success != now.success):
+        found.append(f"eval at step {now.step}: {now.success:.1%} of the fixed set solved")
+    return found
+
+
+def one_line(text: str) -> str:
+    """Text from outside on one line of the timeline: cut, and without line breaks."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LINE_LIMIT else f"{flat[: _LINE_LIMIT // 2]} [...] {flat[-_LINE_LIMIT // 2 :]}"
 
 
 def read_view(account: Account, run_id: str) -> RunView | None:

@@ -22,6 +22,7 @@ from local.story.request import demo_request
 from local.story.screen import ProgressLine, Screen
 from local.story.slack import read_messages
 from local.story.summary import Measured, broken_claims, numbers, summary
+from local.story.watch import milestones, one_line
 from nightshift.contract import EvalSet, EvalSummary, Manifest, Phase, Progress
 from nightshift.contract.publication import AttemptLine
 
@@ -200,3 +201,27 @@ def test_the_demo_asks_for_the_example_with_digest_and_commit_filled_in() -> Non
     assert request.run_id == "demo-maze"
     assert len(request.spec["image"].partition("@sha256:")[2]) == 64
     assert len(request.spec["task"]["code"]["sha"]) == 40
+
+
+def at_step(step: int, **fields: Any) -> Progress:
+    return Progress(run_id="r", attempt=2, phase=Phase.TRAIN, step=step, total_steps=32, at=NOW, **fields)
+
+
+def test_milestones_are_told_once_and_a_resumed_step_is_not_told_as_a_new_checkpoint() -> None:
+    first = at_step(0, saved_step=16)  # the floor, before the guard has spoken
+    resumed = at_step(16, saved_step=16, resumed_step=16)
+    later = at_step(20, saved_step=20, resumed_step=16, success=0.5)
+    assert milestones(None, first) == []
+    assert milestones(first, resumed) == ["attempt 2 resumes at step 16"]
+    assert milestones(resumed, later) == [
+        "checkpoint of step 20 is saved and verified",
+        "eval at step 20: 50.0% of the fixed set solved",
+    ]
+    assert milestones(later, at_step(21, saved_step=20, resumed_step=16, success=0.5)) == []
+
+
+def test_text_from_outside_takes_one_line_and_keeps_its_first_and_last_words() -> None:
+    shown = one_line("first\n" + "x " * 500 + "\r\n last")
+    assert "\n" not in shown and len(shown) < 240
+    assert shown.startswith("first x") and shown.endswith("x last")
+    assert one_line("a  b\tc") == "a b c"
