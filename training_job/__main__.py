@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit codes follow sysexits: 0, 64 usage, 65 bad data, 70 software, 75 temporary."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # before torch: the same numbers on every computer, and no fight for cores
+    # Before numpy and torch: the same numbers on every computer, and no fight for cores.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     args = parser().parse_args(arguments)
     if args.command == "verify":
         from training_job.verify import verify

@@ -18,7 +18,7 @@ from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
 from training_job.errors import classify
 from training_job.evals import rows_of, rows_to_lines
 from training_job.plug import open_items, plan_task
-from training_job.policies import closed_replies, read_config
+from training_job.policies import closed_replies, lora_of_state, read_config
 from training_job.sources import find_model
 from training_job.store import ObjectStore, S3Store
 from training_job.trainers.local.batches import eval_episodes
@@ -133,7 +133,6 @@ def _load_with_peft(base: Path, folder: Path, name: str, verdict: Verdict) -> No
     import torch
     from peft import PeftModel
 
-    from training_job.policies.net import lora_of_state
     from training_job.policies.pretrained import load_policy, lora_weights
 
     try:
@@ -166,7 +165,6 @@ def _check_rows(
     verdict: Verdict,
 ) -> None:
     """Play the fixed set again, in the same shards, with the published adapter."""
-    from training_job.policies.net import lora_of_state
 
     published = store.get(RunKeys(spec.run_id).eval_rows(final.attempt, final.step, EvalSet.FIXED))
     if published is None:

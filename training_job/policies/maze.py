@@ -1,9 +1,4 @@
-"""A small vision policy: a picture of a maze in, logits over five replies out. It sees only pixels.
-
-Patches of the picture are embedded and gathered into 4x4 rooms; a message-passing block with shared weights is applied
-``iterations`` times (it can learn to carry the distance to the target from room to room); attention pooling reads the
-action. 38,742 parameters at 48 channels.
-"""
+"""The maze policy for rollouts: a picture of a maze in, logits over its replies out. It sees only pixels."""
 
 from __future__ import annotations
 
@@ -15,37 +10,22 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import torch
-from PIL import Image, UnidentifiedImageError
-from torch import Tensor, nn
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from PIL.PngImagePlugin import PngImageFile
 
-from training_job.policies.net import Net
+from training_job.policies.player import Floats, Player, layer_norm, relu, softmax
 
 _DATA_URL: Final = "data:image/png;base64,"
 
 
-class MazeNet(Net):
-    """``config``: channels, iterations, grid (cells a side), patch (pixels a cell's side), replies."""
+class MazePlayer(Player):
+    """``MazeNet`` in numpy. ``config``: iterations, grid (cells a side), patch (pixels a cell's side)."""
 
-    lora_targets = ("patch_embed", "room_embed", "message", "pool", "action_head")
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Floats]) -> None:
+        super().__init__(config, weights)
         self.grid, self.patch = int(config["grid"]), int(config["patch"])
-        self.rooms = (self.grid - 1) // 2
         self.iterations = int(config["iterations"])
-        width = int(config["channels"])
-        self.patch_embed = nn.Linear(3 * self.patch * self.patch, width)
-        self.room_embed = nn.Linear(9 * width, width)
-        self.message = nn.Linear(6 * width, width)
-        self.norm = nn.LayerNorm(width)
-        self.attention = nn.Linear(width, 1)
-        self.pool = nn.Linear(width, width)
-        self.action_head = nn.Linear(width, len(config["replies"]))
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
 
     @property
     def side(self) -> int:
@@ -60,43 +40,45 @@ class MazeNet(Net):
                     return _pixels(part["image_url"]["url"], self.side)
         raise ValueError("the maze policy needs a picture in its messages and found none")
 
-    def batch(self, seen: Sequence[bytes]) -> Tensor:
+    def batch(self, seen: Sequence[bytes]) -> NDArray[np.uint8]:
         """uint8 (B, side, side, 3)."""
-        pixels = np.frombuffer(b"".join(seen), dtype=np.uint8)
-        return torch.from_numpy(pixels.reshape(len(seen), self.side, self.side, 3).copy())
+        pixels = np.frombuffer(bytearray(b"".join(seen)), dtype=np.uint8)
+        return pixels.reshape(len(seen), self.side, self.side, 3)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Logits (B, replies) of pictures uint8 (B, side, side, 3)."""
+    def logits(self, inputs: NDArray[np.uint8]) -> Floats:
+        """(B, replies) of pictures uint8 (B, side, side, 3)."""
         seen = self._see_rooms(self._see_patches(inputs))
-        state = torch.relu(seen)
+        norm = self._weights["norm.weight"], self._weights["norm.bias"]
+        state = relu(seen)
         for _ in range(self.iterations):
-            state = self.norm(state + torch.relu(self.message(self._gather(state, seen))))
-        rooms = state.flatten(1, 2)
-        weights = self.attention(rooms).softmax(dim=1)
-        pooled = (weights * torch.relu(self.pool(rooms))).sum(dim=1)
-        logits: Tensor = self.action_head(pooled)
-        return logits
+            state = layer_norm(state + relu(self.linear("message", self._gather(state, seen))), *norm)
+        rooms = state.reshape(len(inputs), -1, state.shape[-1])
+        weights = softmax(self.linear("attention", rooms), axis=1)
+        pooled: Floats = (weights * relu(self.linear("pool", rooms))).sum(axis=1)
+        return self.linear("action_head", pooled)
 
-    def _see_patches(self, pixels: Tensor) -> Tensor:
+    def _see_patches(self, pixels: NDArray[np.uint8]) -> Floats:
         """Embed every patch: (B, grid, grid, C)."""
-        count, grid, patch = pixels.shape[0], self.grid, self.patch
-        values = pixels.to(torch.float32) / 127.5 - 1.0
-        squares = values.view(count, grid, patch, grid, patch, 3).permute(0, 1, 3, 2, 4, 5)
-        return torch.relu(self.patch_embed(squares.reshape(count, grid, grid, -1)))
+        count, grid, patch = len(pixels), self.grid, self.patch
+        values = pixels.astype(np.float32) / np.float32(127.5) - np.float32(1)
+        squares = values.reshape(count, grid, patch, grid, patch, 3).transpose(0, 1, 3, 2, 4, 5)
+        return relu(self.linear("patch_embed", squares.reshape(count, grid, grid, -1)))
 
-    def _see_rooms(self, patches: Tensor) -> Tensor:
+    def _see_rooms(self, patches: Floats) -> Floats:
         """Embed the 3x3 patches round every room: (B, rooms, rooms, C)."""
-        windows = patches.unfold(1, 3, 2).unfold(2, 3, 2)
-        embedded: Tensor = self.room_embed(windows.reshape(*windows.shape[:3], -1))
-        return embedded
+        windows = sliding_window_view(patches, (3, 3), axis=(1, 2))[:, ::2, ::2]
+        return self.linear("room_embed", windows.reshape(*windows.shape[:3], -1))
 
-    def _gather(self, state: Tensor, seen: Tensor) -> Tensor:
+    @staticmethod
+    def _gather(state: Floats, seen: Floats) -> Floats:
         """Each room's state, its four neighbours' states, and what was seen there."""
-        around = nn.functional.pad(state, (0, 0, 1, 1, 1, 1))
-        inner = slice(1, self.rooms + 1)
-        right, up = around[:, inner, 2:], around[:, : self.rooms, inner]
-        left, down = around[:, inner, : self.rooms], around[:, 2:, inner]
-        return torch.cat((state, right, up, left, down, seen), dim=-1)
+        count, rooms, _, width = state.shape
+        around = np.zeros((count, rooms + 2, rooms + 2, width), dtype=np.float32)
+        inner = slice(1, rooms + 1)
+        around[:, inner, inner] = state
+        right, up = around[:, inner, 2:], around[:, :rooms, inner]
+        left, down = around[:, inner, :rooms], around[:, 2:, inner]
+        return np.concatenate((state, right, up, left, down, seen), axis=-1)
 
 
 @lru_cache(maxsize=20_000)
@@ -105,9 +87,9 @@ def _pixels(url: str, side: int) -> bytes:
     if not url.startswith(_DATA_URL):
         raise ValueError("the maze policy reads PNG pictures in data URLs only")
     try:
-        image = Image.open(io.BytesIO(base64.b64decode(url[len(_DATA_URL) :], validate=True)))
+        image = PngImageFile(io.BytesIO(base64.b64decode(url[len(_DATA_URL) :], validate=True)))
         if image.size != (side, side):
             raise ValueError(f"the maze policy reads pictures of {side}x{side} pixels, not {image.size}")
         return image.convert("RGB").tobytes()
-    except (UnidentifiedImageError, binascii.Error) as error:
+    except (OSError, SyntaxError, binascii.Error) as error:  # pillow raises SyntaxError for what is no PNG
         raise ValueError(f"the picture cannot be read: {error}") from error

@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from training_job.policies import WEIGHTS_PREFIX, new_net, read_config
-from training_job.policies.net import LoraWeights, Net
+from training_job.policies import WEIGHTS_PREFIX, lora_of_state, read_config
+from training_job.policies.nets import Net, new_net
 
 
 class MazePolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -96,16 +95,9 @@ def attach_lora(base: _Policy, rank: int, alpha: int, seed: int) -> PeftModel:
     )
 
 
-def lora_weights(policy: PeftModel) -> LoraWeights:
-    """Copies of the adapter's tensors by the name of the layer in the plain module."""
-    found = {}
-    for name, layer in adapted(policy).named_modules():
-        if isinstance(layer, LoraLayer):
-            a, b = cast(Tensor, layer.lora_A["default"].weight), cast(Tensor, layer.lora_B["default"].weight)
-            found[name.removeprefix(WEIGHTS_PREFIX)] = (a.detach().clone(), b.detach().clone())
-    return found
+def lora_weights(policy: PeftModel) -> dict[str, tuple[Tensor, Tensor]]:
+    """Copies of the adapter's tensors (A: rank x in, B: out x rank) by the name of the layer in the torch module."""
+    found = lora_of_state(policy.state_dict())
+    return {layer: (a.detach().clone(), b.detach().clone()) for layer, (a, b) in found.items()}
 
 
-def adapted(policy: PeftModel) -> _Policy:
-    """The base model inside of a PEFT model, its layers replaced by adapted ones."""
-    return cast(_Policy, policy.base_model.model)

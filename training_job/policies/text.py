@@ -1,4 +1,4 @@
-"""A tiny text policy: hashed words of the newest message in, logits over a closed list of replies out."""
+"""A tiny text policy for rollouts: hashed words of the newest message in, logits over its replies out."""
 
 from __future__ import annotations
 
@@ -9,40 +9,31 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
-from training_job.policies.net import Net
+from training_job.policies.player import Floats, Player, relu
 
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 
 
-class TextNet(Net):
-    """``config``: buckets (of the hashed words), channels, replies."""
+class TextPlayer(Player):
+    """``TextNet`` in numpy. ``config``: buckets (of the hashed words)."""
 
-    lora_targets = ("embed", "hidden", "reply_head")
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Floats]) -> None:
+        super().__init__(config, weights)
         self.buckets = int(config["buckets"])
-        width = int(config["channels"])
-        self.embed = nn.Linear(self.buckets, width)
-        self.hidden = nn.Linear(width, width)
-        self.reply_head = nn.Linear(width, len(config["replies"]))
 
     def read(self, messages: Sequence[Mapping[str, Any]]) -> bytes:
         """How often each bucket's words occur in the newest message, float32."""
         return _word_counts(_text_of(messages[-1]["content"]), self.buckets)
 
-    def batch(self, seen: Sequence[bytes]) -> Tensor:
+    def batch(self, seen: Sequence[bytes]) -> NDArray[np.float32]:
         """float32 (B, buckets)."""
-        counts = np.frombuffer(b"".join(seen), dtype=np.float32)
-        return torch.from_numpy(counts.reshape(len(seen), self.buckets).copy())
+        return np.frombuffer(bytearray(b"".join(seen)), dtype=np.float32).reshape(len(seen), self.buckets)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Logits (B, replies)."""
-        logits: Tensor = self.reply_head(torch.relu(self.hidden(torch.relu(self.embed(inputs)))))
-        return logits
+    def logits(self, inputs: NDArray[np.float32]) -> Floats:
+        """(B, replies)"""
+        return self.linear("reply_head", relu(self.linear("hidden", relu(self.linear("embed", inputs)))))
 
 
 def _text_of(content: str | Sequence[Mapping[str, Any]]) -> str:

@@ -34,8 +34,7 @@ class MazeEnv(gymnasium.Env[Pixels, tuple[str, Any]]):
     metadata = {"render_modes": ["rgb_array"]}
     render_mode = "rgb_array"
 
-    def __init__(self) -> None:
-        self.observation_space = spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8)
+    observation_space = spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Pixels, dict[str, Any]]:
         """Begin the maze of ``seed``; without one, of a seed drawn from the environment's own generator."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
+import struct
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from training_job.tasks.mazes.maze import GRID, Cell, Maze
 
@@ -53,10 +53,21 @@ def draw(maze: Maze, agent: Cell) -> Pixels:
 
 
 def png(image: Pixels, scale: int = 1) -> bytes:
-    """A PNG file of an image, each pixel drawn as a square of ``scale``."""
-    buffer = io.BytesIO()
-    Image.fromarray(image.repeat(scale, axis=0).repeat(scale, axis=1)).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    """A PNG file of an image (H, W, 3), each pixel drawn as a square of ``scale``.
+
+    Written here, as it is all that an environment's turn costs: a library's general writer takes ten times as long.
+    """
+    large = image.repeat(scale, axis=0).repeat(scale, axis=1)
+    height, width, _ = large.shape
+    unfiltered = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row begins with its filter: none
+    unfiltered[:, 1:] = large.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(unfiltered.tobytes(), 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks)
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 @lru_cache(maxsize=20_000)

@@ -27,8 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from training_job.policies import new_net
-from training_job.policies.net import Net
+from training_job.policies.nets import Net, new_net
 from training_job.tasks.mazes.maze import GRID, MOVES, Action, Cell, Maze, best_actions, make_maze
 from training_job.tasks.mazes.picture import CELL_PIXELS, Pixels, draw_agents, draw_backgrounds
 from training_job.tasks.mazes.reply import write_reply

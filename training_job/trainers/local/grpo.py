@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training_job.policies.net import Net
 from training_job.trainers.local.episodes import Played
 
 _TINY = 1e-6
@@ -54,12 +55,16 @@ def teaching_choices(played: Played, advantages: NDArray[np.float32], group: int
     )
 
 
+Batch = Callable[[Sequence[bytes]], NDArray[Any]]
+"""Observations as one input of the policy."""
+
+
 def reply_log_probs(
-    policy: torch.nn.Module, net: Net, played: Played, choices: Choices, rows: NDArray[np.int64], temperature: float
+    policy: torch.nn.Module, batch: Batch, played: Played, choices: Choices, rows: NDArray[np.int64], temperature: float
 ) -> Tensor:
     """(len(rows)): log-probabilities of the replies; each different observation is worth one forward pass."""
     different, place = np.unique(choices.seen[rows], return_inverse=True)
-    logits = policy(net.batch([played.observations[i] for i in different]))
+    logits = policy(torch.from_numpy(batch([played.observations[i] for i in different])))
     log_probs: Tensor = (logits / temperature).log_softmax(dim=1)
     return log_probs[torch.from_numpy(place), choices.reply[torch.from_numpy(rows)]]
 

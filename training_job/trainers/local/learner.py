@@ -13,8 +13,9 @@ from peft import PeftModel
 from torch import nn
 
 from nightshift.contract.spec import LoraSettings, Training
-from training_job.policies.net import Net
-from training_job.policies.pretrained import adapted, attach_lora, load_policy, lora_weights
+from training_job.policies import new_player, read_config
+from training_job.policies.player import Player
+from training_job.policies.pretrained import attach_lora, load_policy, lora_weights
 from training_job.trainers.local.episodes import Played
 from training_job.trainers.local.grpo import clipped_loss, group_advantages, reply_log_probs, teaching_choices
 
@@ -30,7 +31,9 @@ class Learner:
         torch.set_num_threads(1)
         self.training = training
         self.policy: PeftModel = attach_lora(load_policy(base), lora.rank, lora.alpha, training.seed)
-        self.net: Net = adapted(self.policy).net
+        self.player: Player = new_player(read_config(base), {})
+        """Turns observations into inputs; it has no weights."""
+
         self.trainable = [p for p in self.policy.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.trainable, lr=training.learning_rate)
 
@@ -57,12 +60,12 @@ class Learner:
             return metrics
         everything = np.arange(len(choices))
         with torch.no_grad():
-            old = reply_log_probs(self.policy, self.net, played, choices, everything, settings.temperature)
+            old = reply_log_probs(self.policy, self.player.batch, played, choices, everything, settings.temperature)
         self._set_learning_rate(step)
         scale = settings.train_batch_size // settings.policy_mini_batch_size / float(played.turns.sum())
         losses, norms = [], []
         for rows in self._mini_batches(step, choices.prompt):
-            new = reply_log_probs(self.policy, self.net, played, choices, rows, settings.temperature)
+            new = reply_log_probs(self.policy, self.player.batch, played, choices, rows, settings.temperature)
             picked = torch.from_numpy(rows)
             loss = scale * clipped_loss(new, old[picked], choices.advantage[picked], settings.clip)
             self.optimizer.zero_grad()

@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from training_job.plug import TaskPlan
-from training_job.policies.net import Net
+from training_job.policies.player import Player
 from training_job.trainers.local.episodes import Episode, Played
 
 
 class _Book:
     """Numbers different observations, and asks the policy about each only once: its weights do not change meanwhile."""
 
-    def __init__(self, net: Net) -> None:
-        self._net = net
+    def __init__(self, player: Player) -> None:
+        self._player = player
         self.numbers: dict[bytes, int] = {}
         self._logits: list[NDArray[np.float32]] = []
 
@@ -29,7 +28,7 @@ class _Book:
         """Numbers of observations, and their logits (len(seen), replies)."""
         fresh = [one for one in dict.fromkeys(seen) if one not in self.numbers]
         if fresh:
-            self._logits.extend(self._net(self._net.batch(fresh)).numpy())
+            self._logits.extend(self._player.logits(self._player.batch(fresh)))
             self.numbers.update(zip(fresh, range(len(self.numbers), len(self._logits)), strict=True))
         numbers = [self.numbers[one] for one in seen]
         return numbers, np.stack([self._logits[number] for number in numbers])
@@ -52,8 +51,9 @@ def _as_text(messages: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-@torch.no_grad()
-def play(net: Net, replies: Sequence[str], task: TaskPlan, episodes: Sequence[Episode], temperature: float) -> Played:
+def play(
+    player: Player, replies: Sequence[str], task: TaskPlan, episodes: Sequence[Episode], temperature: float
+) -> Played:
     """Play all episodes side by side, one forward pass a turn over the observations that are new in that turn."""
     count, turns = len(episodes), task.max_turns
     make = task.environment_class()
@@ -64,8 +64,8 @@ def play(net: Net, replies: Sequence[str], task: TaskPlan, episodes: Sequence[Ep
     seen = np.full((count, turns), -1, dtype=np.int32)
     rewards = np.zeros((count, turns), dtype=np.float64)
     stops = ["length"] * count
-    book = _Book(net)
-    newest = {i: net.read(messages) for i, messages in enumerate(opened)}
+    book = _Book(player)
+    newest = {i: player.read(messages) for i, messages in enumerate(opened)}
     for turn in range(turns):
         if not newest:
             break
@@ -77,7 +77,7 @@ def play(net: Net, replies: Sequence[str], task: TaskPlan, episodes: Sequence[Ep
             result = envs[i].step(replies[chosen[i, turn]])
             rewards[i, turn] = result["reward"]
             if not result["done"]:
-                newest[i] = net.read(result["observations"])
+                newest[i] = player.read(result["observations"])
             elif result["metadata"].get("terminated", turn + 1 < turns):
                 stops[i] = "stop"
     for env in envs:

@@ -15,7 +15,7 @@ from nightshift.contract import SharedPaths
 from training_job.checkpoints import PARTS, part_file, problems_of_files, write_pointer
 from training_job.errors import CheckpointUnusable
 from training_job.files import sync_tree
-from training_job.policies.net import lora_of_state
+from training_job.policies import lora_of_state
 
 if TYPE_CHECKING:
     from training_job.trainers.local.learner import Learner

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +18,7 @@ from training_job.errors import WorkerLost
 from training_job.plug import TaskPlan
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from training_job.policies.player import LoraArrays
     from training_job.trainers.local.episodes import Episode, Played
 
 START_SECONDS: Final = 180.0
@@ -27,10 +26,6 @@ START_SECONDS: Final = 180.0
 
 ROLLOUT_SECONDS: Final = 600.0
 """Deadline for one batch of episodes: a vanished node is noticed long before."""
-
-LoraArrays = Mapping[str, tuple["NDArray[Any]", "NDArray[Any]"]]
-"""Module name -> (A, B) as float32 arrays; empty for the base model."""
-
 
 @dataclass(frozen=True)
 class WorkerPlan:
@@ -42,39 +37,30 @@ class WorkerPlan:
 
 
 class RolloutWorker:
-    """Holds the base model and plays the episodes that it is given. One thread: the same numbers on every computer."""
+    """Holds a player and plays the episodes that it is given. One thread, and no torch: it must start fast."""
 
     def __init__(self, plan: WorkerPlan) -> None:
         # Nothing here can fail: Ray hides the kind of an exception that a constructor raises.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         self._plan = plan
 
     def load(self) -> str:
         """Load the model and the task; returns the name of the computer."""
-        import torch
+        from training_job.policies import closed_replies, load_player, read_config
 
-        from training_job.policies import closed_replies, load_net, read_config
-        from training_job.policies.net import base_weights
-
-        torch.set_num_threads(1)
         self._plan.task.activate()
         self._plan.task.environment_class()
         folder = Path(self._plan.model)
         self._replies = closed_replies(read_config(folder))
-        self._net = load_net(folder)
-        self._base = base_weights(self._net)
+        self._player = load_player(folder)
         return platform.node()
 
     def play(self, lora: LoraArrays, episodes: Sequence[Episode], temperature: float) -> Played:
         """Play with the adapter's newest weights."""
-        import torch
-
-        from training_job.policies.net import merge_lora
         from training_job.trainers.local.playing import play
 
-        weights = {name: (torch.tensor(a), torch.tensor(b)) for name, (a, b) in lora.items()}
-        merge_lora(self._net, self._base, weights, self._plan.lora_scale)
-        return play(self._net, self._replies, self._plan.task, episodes, temperature)
+        self._player.use_lora(lora, self._plan.lora_scale)
+        return play(self._player, self._replies, self._plan.task, episodes, temperature)
 
 
 def split(episodes: Sequence[Episode], count: int) -> list[Sequence[Episode]]:
