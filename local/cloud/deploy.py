@@ -13,6 +13,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from local.cloud.http_api import API_PREFIX
 from local.cloud.sam import ON_FAILURE, Translation, translate
 from local.config import StackConfig
 
@@ -20,7 +21,6 @@ LOG = logging.getLogger(__name__)
 logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)
 
 Outputs = dict[str, str]
-API_PREFIX = "/_api"
 GOOD = {"CREATE_COMPLETE", "UPDATE_COMPLETE"}
 SECONDS = 60
 
@@ -73,14 +73,16 @@ def _functions(
 
 
 def _bring_up(stacks: Any, stack_name: str, translation: Translation, parameters: Mapping[str, str]) -> Outputs:
-    unknown = set(parameters) - translation.parameters
+    unknown = set(parameters) - translation.defaults.keys()
     if unknown:
         raise DeployError(f"the template has no parameters {', '.join(sorted(unknown))}")
+    # moto keeps the value of the last deployment for what is left out.
+    given = {name: value for name, value in {**translation.defaults, **parameters}.items() if value is not None}
     request = {
         "StackName": stack_name,
         "TemplateBody": json.dumps(translation.template),
         "Capabilities": ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
-        "Parameters": [{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
+        "Parameters": [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
     }
     try:
         if _exists(stacks, stack_name):

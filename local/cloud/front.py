@@ -14,9 +14,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
-from local.cloud.deploy import API_PREFIX
 from local.cloud.functions import FunctionHost, FunctionNotFoundError, ThrottledError
-from local.cloud.http_api import Answer, HttpApi
+from local.cloud.http_api import API_PREFIX, Answer, HttpApi
 from local.cloud.identity import Caller, RefusedError, SignedRequest, presigned_caller
 
 Environ = dict[str, Any]

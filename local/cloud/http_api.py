@@ -17,6 +17,8 @@ from local.cloud.identity import Caller, RefusedError, SignedRequest, header_cal
 
 MAX_BODY_BYTES = 10 * 1024 * 1024
 API_ID = "local"
+API_PREFIX = "/_api"
+"""Path of the API on the cloud's port: its routes never meet a path of an AWS service."""
 
 
 @dataclass(frozen=True)

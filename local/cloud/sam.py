@@ -51,6 +51,9 @@ KNOWN = {
 """Types that moto deploys from CloudFormation and that this project may use."""
 
 API_OUTPUT = re.compile(r"\$\{(\w+)\}\.execute-api\.[^/]*(/.*)?$")
+UNUSED_CODE = "pass"
+"""Functions run from their folders. moto reads this as text at create and as base64 at update: it must be both."""
+
 ON_FAILURE = "LocalOnFailure"
 """Prefix of outputs that are added so that CloudFormation resolves a destination; they are taken out again."""
 
@@ -80,8 +83,10 @@ class Translation:
     dropped: tuple[tuple[str, str, str], ...] = field(default=())
 
     @property
-    def parameters(self) -> set[str]:
-        return set(self.template.get("Parameters", {}))
+    def defaults(self) -> dict[str, str | None]:
+        """Default of each parameter, None where it has none."""
+        declared = self.template.get("Parameters", {}).items()
+        return {name: str(one["Default"]) if "Default" in one else None for name, one in declared}
 
 
 def translate(path: Path, parameters: Mapping[str, str], region: str, api_url: str) -> Translation:
@@ -179,7 +184,7 @@ def _replace_api_outputs(template: dict[str, Any], apis: set[str], api_url: str)
 def _prepare(resource: dict[str, Any]) -> None:
     properties = resource.get("Properties", {})
     if resource["Type"] == "AWS::Lambda::Function":
-        properties["Code"] = {"ZipFile": "the code is run from its folder"}
+        properties["Code"] = {"ZipFile": UNUSED_CODE}
     elif resource["Type"] == "AWS::StepFunctions::StateMachine":
         text = properties["DefinitionString"]
         joined = text["Fn::Join"][0].join(text["Fn::Join"][1]) if isinstance(text, dict) else text

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import psutil
 import pytest
 
 from local.cloud.deploy import deploy
 from local.config import HOST
-from tests.local_cloud.support import TEMPLATE, Cloud, probe_config, start
+from tests.local_cloud.support import TEMPLATE, Cloud, eventually, probe_config, start
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +24,11 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     try:
         running.outputs = deploy(config, TEMPLATE, {})
         yield running
+        pids = [one["pid"] for one in running.local("GET", "/_local/processes")[1]]
     finally:
-        child.stop()
+        status = child.stop()
+    assert status == 0
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 3)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ class Cloud:
 
     def invoke(self, payload: Any, **more: Any) -> tuple[Any, str | None]:
         """(answer, error kind) of the probe function."""
-        more = {"FunctionName": self.outputs["ProbeName"], **more}
+        more.setdefault("FunctionName", self.outputs.get("ProbeName"))
         answer = self.client("lambda").invoke(Payload=json.dumps(payload), **more)
         return json.loads(answer["Payload"].read() or b"null"), answer.get("FunctionError")
 

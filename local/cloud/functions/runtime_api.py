@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import socket
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,15 @@ class Invocation:
     trace_id: str
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A runtime that is killed in mid-request breaks its connection: that is no news here."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class RuntimeApi:
     """One invocation at a time goes in by ``offer``; what the runtime answered comes out by ``wait_answer``."""
 
@@ -33,8 +43,7 @@ class RuntimeApi:
         self._next: Invocation | None = None
         self._answer: tuple[str | None, bytes] | None = None
         self._failed_init: bytes | None = None
-        self._server = http.server.ThreadingHTTPServer((HOST, 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server((HOST, 0), _handler(self))
         threading.Thread(target=self._serve, daemon=True, name="runtime-api").start()
 
     @property

@@ -1,16 +1,20 @@
 """Fault: S3's events reach EventBridge with ``eTag`` for ``etag``, a version id on buckets without versions, a fixed
 sequencer, reasons that AWS does not use, on every event bus, and with every error swallowed.
+
+Fault: a multipart upload is announced three times: as a put, as a change of tags, and as what it is.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import uuid
 from typing import Any, cast
 
 from moto.events.models import events_backends
 from moto.s3 import notifications
+from moto.s3.models import S3Backend
 
 from local.cloud.patches.swap import swap
 
@@ -23,10 +27,38 @@ REASONS = {
     "s3:ObjectRemoved:DeleteMarkerCreated": "DeleteObject",
 }
 _SEQUENCE = itertools.count()
+_ANNOUNCED = threading.local()
 
 
 def install() -> None:
+    _filter_announcements()
+    _announce_once("copy_object", "s3:ObjectCreated:Copy")
+    _announce_once("complete_multipart_upload", "s3:ObjectCreated:CompleteMultipartUpload")
     swap(notifications, "_send_event_bridge_message", _send)
+
+
+def _announce_once(name: str, event: str) -> None:
+    """While this method of S3's backend runs, only its own event goes out."""
+    original = getattr(S3Backend, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _ANNOUNCED.only = event
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _ANNOUNCED.only = None
+
+    swap(S3Backend, name, method)
+
+
+def _filter_announcements() -> None:
+    original = notifications.send_event
+
+    def send_event(account_id: str, event_name: Any, bucket: Any, key: Any) -> None:
+        if getattr(_ANNOUNCED, "only", None) in (None, event_name.value):
+            original(account_id, event_name, bucket, key)
+
+    swap(notifications, "send_event", send_event)
 
 
 def _send(account_id: str, bucket: Any, event_name: Any, key: Any) -> None:

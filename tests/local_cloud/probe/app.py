@@ -9,7 +9,7 @@ import time
 
 import boto3
 
-STARTED = time.time()
+TABLE = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"]) if "TABLE_NAME" in os.environ else None
 
 
 class FatalError(Exception):
@@ -21,6 +21,7 @@ class TransientError(Exception):
 
 
 def handler(event, context):
+    called = time.time()
     operation = event.get("op", "note")
     if operation == "environment":
         return {"pid": os.getpid(), "variables": dict(os.environ), "left_ms": context.get_remaining_time_in_millis()}
@@ -40,18 +41,17 @@ def handler(event, context):
     if operation == "large":
         return "x" * event["bytes"]
     if operation == "token":
-        return answer(event)
+        return answer(event, called)
     if operation == "transient":
         return transient(event)
     if "routeKey" in event:
         return {"statusCode": 202, "headers": {"x-probe": "1"}, "body": json.dumps(event)}
-    note(event)
-    return None
+    return note(event, called)
 
 
-def answer(event):
+def answer(event, called):
     """Note the token; answer it where the event says so."""
-    note({"id": event["note"], "token": event["token"], "at": time.time()})
+    note({"id": event["note"], "token": event["token"]}, called)
     states = boto3.client("stepfunctions")
     if event.get("answer") == "success":
         states.send_task_success(taskToken=event["token"], output=json.dumps({"answered": True}))
@@ -61,8 +61,7 @@ def answer(event):
 
 def transient(event):
     """Fail until the third try of this id."""
-    table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
-    counted = table.update_item(
+    counted = TABLE.update_item(
         Key={"pk": event["id"]},
         UpdateExpression="ADD tries :one",
         ExpressionAttributeValues={":one": 1},
@@ -74,8 +73,6 @@ def transient(event):
     return tries
 
 
-def note(event):
-    """Keep what came, and when, for the test to read."""
-    table = boto3.resource("dynamodb").Table(os.environ["TABLE_NAME"])
-    key = event.get("id") or "unknown"
-    table.put_item(Item={"pk": f"note-{key}", "event": json.dumps(event), "at": str(time.time())})
+def note(event, called):
+    """Keep what came, and when the handler was called, for the test to read."""
+    TABLE.put_item(Item={"pk": f"note-{event.get('id') or 'unknown'}", "event": json.dumps(event), "at": str(called)})
