@@ -135,7 +135,7 @@ STAGE_EVENTS = st.builds(
 @dataclass
 class Answer:
     """``status`` None closes the connection without a word; ``delay`` comes before the answer; ``trickle`` sends the
-    head a byte at a time, for ever."""
+    head a byte at a time, for five seconds."""
 
     status: int | None = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -183,7 +183,9 @@ def receiver(folder: Path, *answers: Answer) -> Iterator[Receiver]:
 
         def _trickle(self) -> None:
             with contextlib.suppress(OSError):
-                while not here.ended.wait(0.02):
+                for _ in range(250):
+                    if here.ended.wait(0.02):
+                        return
                     self.wfile.write(b"H")
                     self.wfile.flush()
 

@@ -107,9 +107,9 @@ def _recoveries(plot: Plot, attempts: Sequence[AttemptLine]) -> list[str]:
         why = cause_words(before.end_cause) if before else "reason unknown"
         title = f"Attempt {line.n} went on from step {step}. Before it: {why}."
         x = plot.x(step)
-        in_right_half = step > plot.last_step / 2
-        label_x, anchor = (x - 6, "end") if in_right_half else (x + 6, "start")
         label = f"attempt {line.n} goes on from {step}" if plot.width > 600 else f"attempt {line.n}"
+        fits = x + 6 + 6.5 * len(label) < plot.width - plot.right
+        label_x, anchor = (x + 6, "start") if fits else (x - 6, "end")
         label_y = plot.height - plot.bottom - 10 - 15 * ((line.n - 2) % 3)
         parts.append(
             f"<g><title>{escape(title)}</title>"
