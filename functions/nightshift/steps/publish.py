@@ -34,10 +34,10 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
     manifest = _manifest(ports, run, spec, found, attempts, {n: e.step for n, e in adapters.items()})
     for name, export in adapters.items():
         ports.artifacts.copy_export(export, keys.adapter(name))
-        card = model_card(manifest, provenance, name).encode()
+        card = model_card(manifest, provenance, name, spec).encode()
         ports.artifacts.put(run.run_id, f"{keys.adapter(name)}README.md", card, "text/markdown; charset=utf-8")
     ports.artifacts.put(run.run_id, keys.provenance, provenance.to_json().encode(), "application/json")
-    report = render_report(manifest.model_copy(update={"objects": _objects(ports, run)}), provenance)
+    report = render_report(manifest.model_copy(update={"objects": _objects(ports, run)}), provenance, spec)
     ports.artifacts.put(run.run_id, keys.report, report.encode(), "text/html; charset=utf-8")
     complete = manifest.model_copy(update={"objects": _objects(ports, run)})
     ports.artifacts.put(run.run_id, keys.manifest, complete.to_json().encode(), "application/json")
