@@ -65,6 +65,7 @@ class Supervisor:
         self._log_dir = log_dir
         self._stop_seconds = stop_seconds
         self._children: list[Child] = []
+        self._tasks: set[Child] = set()
         self._seen: dict[tuple[int, int], Process] = {}
         self._lock = threading.Lock()
 
@@ -106,21 +107,25 @@ class Supervisor:
                 raise ChildFailed(f"{child.name} was not ready after {seconds:g} s. {_where(child)}")
             time.sleep(_POLL_SECONDS)
 
-    def run(self, name: str, argv: Sequence[str], env: Mapping[str, str], seconds: float) -> tuple[int, str]:
-        """Run a command to its end; (exit code, stdout). Raises ChildFailed when it takes longer."""
+    def start_task(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> Child:
+        """Like ``start``, for a command that comes to its own end: ``check`` does not mind it."""
         child = self.start(name, argv, env)
+        self._tasks.add(child)
+        return child
+
+    def finish(self, task: Child, seconds: float) -> tuple[int, str]:
+        """Wait for a task's end; (exit code, stdout). Raises ChildFailed when it takes longer."""
         try:
-            code = child.keeper.wait(seconds)
+            code = task.keeper.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise ChildFailed(f"{name} did not end within {seconds:g} s. {_where(child)}") from None
-        self._children.remove(child)
-        return code, child.out.read_text(errors="replace")
+            raise ChildFailed(f"{task.name} did not end within {seconds:g} s. {_where(task)}") from None
+        return code, task.out.read_text(errors="replace")
 
     def check(self) -> None:
-        """Raises ChildFailed if any child has ended."""
+        """Raises ChildFailed if any child has ended that was to serve until its stop."""
         for child in self._children:
             code = child.keeper.poll()
-            if code is not None:
+            if code is not None and child not in self._tasks:
                 raise ChildFailed(f"{child.name} ended with exit code {code} without being asked to. {_where(child)}")
 
     def note(self) -> list[Process]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from local.kube.hyperpod import STRANGER
-from local.processes import ending_on_signals
+from local.processes import Child, ending_on_signals
 from local.stack import Stack
 from local.story.history import PollCost, poll_cost, shift_histories
 from local.story.recovery import Recovery
@@ -59,11 +59,12 @@ class Story:
         self._await_killable()
         killed, recovery = self._kill()
         self._await_recovery(recovery)
+        verification = self._start_verification()
         manifest = self._await_end()
-        verified, verification = self._verify()
+        verified, said = self._verdict(verification)
         self._download()
         shifts = shift_histories(self._stack.account, self._stack.outputs["ShiftArn"])
-        return Told(manifest, recovery, killed, poll_cost(shifts), self._final_message(), verified, verification)
+        return Told(manifest, recovery, killed, poll_cost(shifts), self._final_message(), verified, said)
 
     def _ask(self) -> None:
         self._stack.account.put_start(self._request.spec)
@@ -119,16 +120,26 @@ class Story:
         self._screen.line("check", "the lease of the pool is given back")
         return Manifest.from_json(body)
 
-    def _verify(self) -> tuple[bool, str]:
-        """Read everything back from S3 in a fresh process, which loads the adapter and repeats the eval."""
+    def _start_verification(self) -> Child:
+        """Once the manifest is there, all is: read everything back in a fresh process, while the cluster is torn down."""
+        keys, account = self._keys, self._stack.account
+
+        def published() -> bool:
+            over = self._state() in FINAL_STATES
+            return over or (self._state() == "teardown" and account.read(keys.manifest) is not None)
+
+        self.watch.until("publication", published, self._within(300))
         config = self._stack.config
         argv = [str(config.pod_python), "-m", "training_job", "verify"]
         argv += ["--bucket", config.bucket, "--run-id", self._request.run_id]
-        env = {**config.aws_env, "OMP_NUM_THREADS": "1"}
-        code, out = self._stack.supervisor.run("verify", argv, env, min(_VERIFY_SECONDS, self._left()))
-        last = (out.strip().splitlines() or [""])[-1][:1_000]
-        self._screen.line("check", f"publication read back in a fresh process: exit code {code}  {last}"[:400])
-        return code == 0, last
+        return self._stack.supervisor.start_task("verify", argv, {**config.aws_env, "OMP_NUM_THREADS": "1"})
+
+    def _verdict(self, verification: Child) -> tuple[bool, str]:
+        """The fresh process has checked the digests, loaded the adapters and repeated the eval."""
+        code, out = self._stack.supervisor.finish(verification, min(_VERIFY_SECONDS, self._left()))
+        last = (out.strip().splitlines() or ["it said nothing"])[-1]
+        self._screen.line("check", f"read back from S3 in a fresh process, exit code {code}: {last}"[:400])
+        return code == 0, last[:1_000]
 
     def _download(self) -> None:
         target = self._out / "bucket"

@@ -123,6 +123,21 @@ def test_a_process_that_outlived_the_stop_is_named_and_killed(supervisor: Superv
     assert eventually(lambda: supervisor.leftovers() == [])
 
 
+def test_a_task_may_end_and_its_words_and_exit_code_are_given(supervisor: Supervisor) -> None:
+    task = supervisor.start_task("task", python("print('hello'); raise SystemExit(3)"), {})
+    assert supervisor.finish(task, 5) == (3, "hello\n")
+    supervisor.check()
+
+
+def test_a_task_that_takes_too_long_is_given_up_and_ended_with_the_rest(supervisor: Supervisor) -> None:
+    task = supervisor.start_task("slow", python("import time; time.sleep(60)"), {})
+    running = supervisor.note()
+    with pytest.raises(ChildFailed, match=r"slow did not end within 0\.2 s"):
+        supervisor.finish(task, 0.2)
+    supervisor.stop()
+    assert proctree.still_running(running) == []
+
+
 def test_a_process_with_the_same_pid_but_another_start_is_not_taken_for_the_same() -> None:
     me = proctree.look_up(os.getpid())
     assert me is not None and proctree.still_running([me]) == [me]
