@@ -12,6 +12,7 @@ from nightshift.contract.spec import RunSpec, Training, batch_size_problems, spe
 from nightshift.core.admission import check_spec, known_ceiling, shown_run_id
 from nightshift.core.capacity import GroupCapacity, HyperPodView, capacity_problems
 from tests.builders import spec, spec_json
+from training_job.tasks.mazes.oracle import solvable
 
 
 def fields(raw: dict[str, Any]) -> set[str]:
@@ -58,10 +59,27 @@ def test_the_ceiling_of_the_fixed_mazes_is_known(turns: int, solved: int) -> Non
     assert ceiling is not None and (ceiling.solved, ceiling.of) == (solved, 64)
 
 
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [({"env_id": "maze_2d/easy", "recipe": "sft"}, True), ({"env_id": "maze_2d/hard"}, False), ({"size": 11}, False)],
+)
+def test_the_ceiling_is_known_for_the_easy_mazes_alone(config: dict[str, Any], known: bool) -> None:
+    raw = spec_json()
+    raw["task"]["config"] = config
+    assert (known_ceiling(RunSpec.model_validate(raw)) is not None) == known
+
+
 def test_no_ceiling_is_claimed_for_other_data() -> None:
     raw = spec_json()
     raw["task"]["eval"] = {"kind": "seeds", "start": 0, "stop": 65}
     assert known_ceiling(RunSpec.model_validate(raw)) is None
+
+
+@pytest.mark.parametrize("turns", [12, 13, 16, 17])
+def test_the_ceiling_is_what_the_tasks_own_oracle_finds(turns: int) -> None:
+    found = sum(solvable({"seed": seed}, turns, {}) for seed in range(64))
+    ceiling = known_ceiling(spec(training={"max_turns": turns}))
+    assert ceiling is not None and ceiling.solved == found
 
 
 @pytest.mark.parametrize(("prompts", "mini"), [(24, 12), (24, 24), (48, 24), (30, 15), (18, 18)])

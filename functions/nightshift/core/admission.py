@@ -29,6 +29,7 @@ class Ceiling:
 
 
 MAZE_ENVIRONMENT = "training_job.tasks.mazes.env:MazeTextEnv"
+MAZE_VARIANT = "maze_2d/easy"
 MAZE_FIXED_SEEDS = SeedData(kind="seeds", start=0, stop=64)
 MAZE_CEILINGS: tuple[tuple[int, int], ...] = ((17, 64), (13, 50))
 """(turns, solvable): of the 64 fixed mazes 50 need 13 turns and 14 need 17, the final stop included."""
@@ -36,7 +37,10 @@ MAZE_CEILINGS: tuple[tuple[int, int], ...] = ((17, 64), (13, 50))
 
 def known_ceiling(spec: RunSpec) -> Ceiling | None:
     """The ceiling where it is known without running an oracle: the maze task's fixed eval set."""
-    if spec.task.environment != MAZE_ENVIRONMENT or spec.task.eval != MAZE_FIXED_SEEDS or spec.task.config:
+    if spec.task.environment != MAZE_ENVIRONMENT or spec.task.eval != MAZE_FIXED_SEEDS:
+        return None
+    options = {"env_id": MAZE_VARIANT} | spec.task.config
+    if options.pop("env_id") != MAZE_VARIANT or options.keys() - {"recipe"}:
         return None
     of = len(MAZE_FIXED_SEEDS)
     solved = next((s for turns, s in MAZE_CEILINGS if spec.training.max_turns >= turns), 0)
