@@ -184,9 +184,12 @@ class Endpoint:
             try:
                 async for message in upstream:
                     await _pass_on(message, down)
-                await down.close(code=upstream.close_code or 1000)
             finally:
+                # Before the close: with a reader waiting, aiohttp cuts the connection without hearing the client's
+                # answer, and the client takes the end for an accident (1006).
                 task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await down.close(code=upstream.close_code or 1000)
             return down
 
 
