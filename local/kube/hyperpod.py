@@ -31,6 +31,7 @@ STRANGER = "i-0badcafe000000000"
 
 SEND_TIMEOUT = aiohttp.ClientTimeout(total=15)
 SEND_TRIES = 3
+RETRY_SECONDS = 0.5
 
 LOG = logging.getLogger("local.kube.hyperpod")
 
@@ -179,7 +180,7 @@ class HyperPod:
                         break
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = repr(error)
-            await asyncio.sleep(0.5 * 2**attempt)
+            await asyncio.sleep(RETRY_SECONDS * 2**attempt)
         LOG.error("event %s could not be sent: %s", event["detail-type"], problem)
 
     def _moment(self) -> events.Moment:

@@ -181,4 +181,10 @@ def dashboard_command(minimal: list[str], pod_ip: str, port: int) -> list[str]:
     """
     dropped = ("--modules-to-load=", "--disable-frontend", "--host=", "--port=", "--port-retries=", "--std")
     kept = [word for word in minimal if not word.startswith(dropped)]
-    return [*kept, f"--host={pod_ip}", f"--port={port}", "--port-retries=0", "--modules-to-load=JobHead,NodeHead,StateHead"]
+    return [
+        *kept,
+        f"--host={pod_ip}",
+        f"--port={port}",
+        "--port-retries=0",
+        "--modules-to-load=JobHead,NodeHead,StateHead",
+    ]

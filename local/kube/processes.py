@@ -34,13 +34,18 @@ def adopt_orphans() -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _die_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def start(
+    command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, on_death: signal.Signals = signal.SIGTERM
+) -> subprocess.Popen[bytes]:
+    """Start in a new session, output appended to ``log``. Raises OSError.
 
+    The kernel sends ``on_death`` if this process dies without ending it: SIGTERM for what then ends its own children.
+    """
 
-def start(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path) -> subprocess.Popen[bytes]:
-    """Start in a new session, output appended to ``log``; told to end if this process dies. Raises OSError."""
+    def die_with_parent() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, on_death, 0, 0, 0)
+
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -51,7 +56,7 @@ def start(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path) 
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
 

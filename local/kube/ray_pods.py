@@ -120,7 +120,9 @@ class RayPods:
         if minimal and not head.has_dashboard:
             command = pods.dashboard_command(minimal[0][1], head.ip, head.ports.dashboard)
             env = self._env(pod, head.ip) | {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
-            head.started.append(processes.start(command, env, head.log, self._config.state_dir))
+            # By SIGTERM alone it would first try to say goodbye to a GCS that is gone.
+            top = processes.start(command, env, head.log, self._config.state_dir, on_death=signal.SIGKILL)
+            head.started.append(top)
             head.has_dashboard = True
         # Not offered here, so not paid for; ``ray start --block`` takes an end by SIGTERM as meant.
         processes.send((process for process, words in below if CLIENT_SERVER in words), signal.SIGTERM)

@@ -206,7 +206,7 @@ def test_nothing_outlives_the_process(
         seen = seen_processes(stack)
         stack.process.send_signal(how)
         stack.process.wait(5)
-        until("all ended", 10, lambda: not alive(seen, session_folder(stack)))
+        until("all ended", 20, lambda: not alive(seen, session_folder(stack)))
         if how is signal.SIGTERM:
             assert stack.process.returncode == 0
             assert not session_folder(stack).exists()
@@ -233,4 +233,4 @@ def test_nothing_outlives_the_parent(tmp_path: Path, support: ModuleType) -> Non
     assert parent.stdout.readline().strip() == "READY"
     parent.kill()
     parent.wait()
-    child.wait(timeout=10)
+    until("ended", 10, lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
