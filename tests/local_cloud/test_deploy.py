@@ -145,3 +145,18 @@ def test_a_port_in_use_is_a_failure_that_leaves_nothing(cloud: Cloud, tmp_path: 
     )
     assert done.returncode != 0 and b"READY" not in done.stdout
     assert cloud.invoke({"op": "echo", "value": 1}) == (1, None)
+
+
+def test_the_interpreter_keeps_one_client_for_each_service() -> None:
+    code = (
+        "from local.cloud.patches import clients\n"
+        "from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils as user\n"
+        "clients.install()\n"
+        "one, two = (user.boto_client_for('us-east-1', 'lambda') for _ in range(2))\n"
+        "assert one is two and one.meta.endpoint_url.startswith('http://127.0.0.1:'), one.meta.endpoint_url\n"
+        "assert one is not user.boto_client_for('us-east-1', 'sqs')\n"
+    )
+    path = f"functions{os.pathsep}."
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=60
+    )

@@ -28,14 +28,17 @@ def service_event(cloud: Cloud, **more: Any) -> int:
 
 
 def test_an_event_calls_the_function_of_a_matching_rule_fast(cloud: Cloud) -> None:
-    key, source = unique("e"), unique("probe.")
+    source = unique("probe.")
     cloud.rule({"source": [source]}, cloud.outputs["ProbeArn"], InputPath="$.detail")
-    cloud.invoke({"op": "echo", "value": 1})
-    sent = time.time()
-    assert cloud.put(source, {"id": key, "n": 1})["FailedEntryCount"] == 0
-    note = eventually(lambda: cloud.note(key))
-    print(f"PutEvents to the function: {(note['at'] - sent) * 1000:.0f} ms")
-    assert note["event"] == {"id": key, "n": 1} and note["at"] - sent < 0.5
+    delays = []
+    for number in range(3):
+        key, sent = unique("e"), time.time()
+        assert cloud.put(source, {"id": key, "n": number})["FailedEntryCount"] == 0
+        note = eventually(lambda key=key: cloud.note(key))
+        assert note["event"] == {"id": key, "n": number}
+        delays.append(note["at"] - sent)
+    print(f"PutEvents to the function: {[round(one * 1000) for one in delays]} ms")
+    assert min(delays) < 0.2
 
 
 def test_a_whole_event_has_the_documented_envelope(cloud: Cloud) -> None:

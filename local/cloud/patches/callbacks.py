@@ -3,7 +3,7 @@
 Fault: a retry of such a task keeps the token of the attempt before, whose answer (or interruption) then counts as its
 own. AWS gives each attempt a token of its own.
 
-Fault: a token that was answered, or whose task timed out, is accepted again as long as the execution runs.
+Fault: a token that was answered, or whose attempt has ended, is taken again as long as the execution runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from typing import Any
 
 from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.resource import ResourceCondition
 from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service import StateTaskService
-from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_callback import (
-    StateTaskServiceCallback,
-)
 from moto.stepfunctions.parser.asl.eval.callback.callback import CallbackConsumerLeft, CallbackEndpoint
 
-from local.cloud.patches.interrupts import forget, when_ended
+from local.cloud.patches.interrupts import when_ended
 from local.cloud.patches.swap import swap
 
 
@@ -30,36 +27,32 @@ def _one_token_per_attempt() -> None:
     original = StateTaskService._eval_execution
 
     def eval_execution(self: Any, env: Any) -> None:
-        context = env.states.context_object
-        retries = context.context_object_data["State"]["RetryCount"]
-        if retries and self.resource.condition == ResourceCondition.WaitForTaskToken:
-            env.callback_pool_manager.add(context.update_task_token())
+        if self.resource.condition == ResourceCondition.WaitForTaskToken:
+            endpoint = _endpoint(env)
+
+            def leave() -> None:
+                endpoint.report(CallbackConsumerLeft())
+                endpoint.interrupt_all()
+
+            when_ended(env, leave)
         original(self, env)
 
     swap(StateTaskService, "_eval_execution", eval_execution)
 
 
+def _endpoint(env: Any) -> Any:
+    """Where this attempt waits: that of the token which the state got, or of a new token for a retry."""
+    context = env.states.context_object
+    if context.context_object_data["State"]["RetryCount"]:
+        return env.callback_pool_manager.add(context.update_task_token())
+    return env.callback_pool_manager.get(context.context_object_data["Task"]["Token"])
+
+
 def _one_answer_per_token() -> None:
-    original_wait = StateTaskServiceCallback._eval_wait_for_task_token
-
-    def wait(self: Any, env: Any, timeout_seconds: int, callback_endpoint: Any, heartbeat_endpoint: Any) -> Any:
-        def leave() -> None:
-            callback_endpoint.report(CallbackConsumerLeft())
-            callback_endpoint.interrupt_all()
-
-        when_ended(env, leave)
-        try:
-            return original_wait(self, env, timeout_seconds, callback_endpoint, heartbeat_endpoint)
-        finally:
-            forget(env, leave)
-            callback_endpoint.report(CallbackConsumerLeft())
-
-    swap(StateTaskServiceCallback, "_eval_wait_for_task_token", wait)
-
-    original_notify = CallbackEndpoint.notify
+    original = CallbackEndpoint.notify
 
     def notify(self: Any, outcome: Any) -> None:
-        original_notify(self, outcome)
+        original(self, outcome)
         self.report(CallbackConsumerLeft())
 
     swap(CallbackEndpoint, "notify", notify)

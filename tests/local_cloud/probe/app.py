@@ -52,9 +52,13 @@ def handler(event, context):
 def answer(event, called):
     """Note the token; answer it where the event says so."""
     note({"id": event["note"], "token": event["token"]}, called)
+    time.sleep(event.get("seconds", 0))
     states = boto3.client("stepfunctions")
     if event.get("answer") == "success":
-        states.send_task_success(taskToken=event["token"], output=json.dumps({"answered": True}))
+        try:
+            states.send_task_success(taskToken=event["token"], output=json.dumps({"answered": True}))
+        except states.exceptions.TaskTimedOut:
+            note({"id": f"{event['note']}-refused"}, called)
     if event.get("answer") == "failure":
         states.send_task_failure(taskToken=event["token"], error="JobFailed", cause="exit code 137")
 
