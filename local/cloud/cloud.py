@@ -134,7 +134,9 @@ class LocalCloud:
 
 
 class _QuietHandler(MotoRequestHandler):
-    """Without a line per request."""
+    """Without a line per request, and without waiting for receipts between small packets."""
+
+    disable_nagle_algorithm = True
 
     def log_request(self, *_: Any, **__: Any) -> None:
         """Silent: what goes wrong is logged where it does."""

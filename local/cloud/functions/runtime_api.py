@@ -111,6 +111,9 @@ class RuntimeApi:
 def _handler(api: RuntimeApi) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # A head and a body in two small packets cost 40 ms for each answer, while one waits for the other's receipt.
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def log_message(self, *_: Any) -> None:
             """Silent: the function's own log says what matters."""
