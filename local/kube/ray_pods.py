@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import os
@@ -39,6 +40,18 @@ RAY_ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "warning",
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
+
+
+SESSIONS = Path("/tmp")
+OWNER = "owner"
+
+
+def remove_sessions_of_the_dead() -> None:
+    """Session folders that a process of this kind left because it was killed. Each names its owner's pid."""
+    for owner in SESSIONS.glob(f"ns-*/{OWNER}"):
+        with contextlib.suppress(OSError, ValueError):
+            if not psutil.pid_exists(int(owner.read_text())):
+                shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 @dataclass
@@ -80,9 +93,11 @@ class RayPods:
         """By the pod's uid."""
 
         # Ray puts unix sockets below this folder: their paths may have 107 characters.
-        digest = hashlib.sha256(str(config.state_dir).encode()).hexdigest()[:8]
-        self._sessions = Path("/tmp") / f"ns-{digest}"
-        shutil.rmtree(self._sessions, ignore_errors=True)  # of an earlier process that was killed
+        self._sessions = SESSIONS / f"ns-{hashlib.sha256(str(config.state_dir).encode()).hexdigest()[:8]}"
+        remove_sessions_of_the_dead()
+        shutil.rmtree(self._sessions, ignore_errors=True)
+        self._sessions.mkdir()
+        (self._sessions / OWNER).write_text(str(os.getpid()))
 
     @property
     def started(self) -> dict[int, subprocess.Popen[bytes]]:
