@@ -90,7 +90,7 @@ class Environment:
         self._api.close()
 
     def kill(self) -> None:
-        """Only send the signal."""
+        """Send the signal, and do not wait for the end."""
         if not self.dead:
             with contextlib.suppress(ProcessLookupError):  # it ended by itself a moment ago
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -130,7 +130,9 @@ class Environment:
         self._write(f"START RequestId: {request_id} Version: $LATEST\n".encode())
 
     def _note_end(self, request_id: str, seconds: float) -> None:
-        init = f"\tInit Duration: {(time.monotonic() - self._started - seconds) * 1000:.2f} ms" if self._first else ""
+        init = ""
+        if self._first and self._api.ready_at is not None:
+            init = f"\tInit Duration: {(self._api.ready_at - self._started) * 1000:.2f} ms"
         self._first = False
         report = f"REPORT RequestId: {request_id}\tDuration: {seconds * 1000:.2f} ms{init}\n"
         self._write(f"END RequestId: {request_id}\n{report}".encode())

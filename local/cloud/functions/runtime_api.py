@@ -7,6 +7,7 @@ import http.server
 import socket
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ class RuntimeApi:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ready = False
+        self.ready_at: float | None = None
         self._closed = False
         self._next: Invocation | None = None
         self._answer: tuple[str | None, bytes] | None = None
@@ -92,6 +94,7 @@ class RuntimeApi:
     def take(self) -> Invocation | None:
         """The next invocation for the runtime; None when the environment is closed."""
         with self._changed:
+            self.ready_at = self.ready_at or time.monotonic()
             self._ready = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._next is not None or self._closed)
