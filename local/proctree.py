@@ -15,18 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process as the table showed it. ``started`` is in ticks since boot; ``state`` is the letter of proc(5)."""
+    """One process as the table showed it. ``started`` is in ticks since boot; ``state`` is the letter of proc(5).
+
+    ``ticks`` is the processor time that it has used, not that of its children.
+    """
 
     pid: int
     started: int
     parent: int
     state: str
     name: str
+    ticks: int = 0
 
     @property
     def is_zombie(self) -> bool:
@@ -46,7 +51,8 @@ def look_up(pid: int) -> Process | None:
     # The name stands in parentheses and may itself hold spaces and parentheses: the last one closes it.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    return Process(pid, int(fields[19]), int(fields[1]), fields[0], head.partition("(")[2])
+    used = int(fields[11]) + int(fields[12])
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0], head.partition("(")[2], used)
 
 
 def all_processes() -> list[Process]:
@@ -82,6 +88,17 @@ def kill(processes: Iterable[Process], number: int = signal.SIGKILL) -> None:
             os.kill(process.pid, number)
         except ProcessLookupError:
             continue
+
+
+def busy_seconds() -> float:
+    """Processor time that the whole machine has spent on anything since its start, over all cores."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, _first_line("/proc/stat").split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
+
+
+def _first_line(path: str) -> str:
+    with Path(path).open() as file:
+        return file.readline()
 
 
 def command_line(pid: int, limit: int = 120) -> str:

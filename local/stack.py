@@ -50,12 +50,12 @@ class Stack:
         try:
             self._up()
         except BaseException:
-            self._down()
+            self.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._down()
+        self.close()
 
     @property
     def processes(self) -> list[str]:
@@ -118,7 +118,8 @@ class Stack:
                 )
             time.sleep(0.2)
 
-    def _down(self) -> None:
+    def close(self) -> None:
+        """End everything; more than once is fine."""
         try:
             self._exit.close()
         finally:

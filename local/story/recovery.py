@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,5 +56,5 @@ def is_driver(command: str, attempt: int) -> bool:
 
 def started_at(process: Process) -> float:
     """When a process started, in seconds since the epoch, to a hundredth."""
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / proctree.TICKS_PER_SECOND
     return time.time() - age

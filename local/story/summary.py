@@ -29,6 +29,8 @@ class Measured:
     looks: int
     processes_seen: int
     left_over: Sequence[str]
+    cpu_seconds: float
+    cpu_of_others: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def summary(run_id: str, manifest: Manifest, measured: Measured) -> dict[str, An
         "memory_samples": measured.memory_samples,
         "events_per_poll": measured.events_per_poll,
         "looks": measured.looks,
+        "cpu_seconds": {"stack": round(measured.cpu_seconds, 1), "others": round(measured.cpu_of_others, 1)},
         "processes": {"seen": measured.processes_seen, "left": len(measured.left_over)},
         "gpu_hours": manifest.gpu_hours,
         "target": manifest.target,
@@ -99,6 +102,12 @@ def numbers(manifest: Manifest, measured: Measured) -> list[Number]:
         Number("solved after training", _of(manifest.final), f"at least {FINAL_AT_LEAST}", final >= FINAL_AT_LEAST),
         Number("hold-out before -> after", _holdout_text(manifest), "", None),
         Number("history events of one poll", _polls(measured), "exactly 6", _polls_ok(measured)),
+        Number(
+            "processor time: this stack, others meanwhile",
+            f"{measured.cpu_seconds:.0f} s, {measured.cpu_of_others:.0f} s",
+            "",
+            None,
+        ),
         Number(
             "processes left",
             str(len(measured.left_over)),

@@ -50,6 +50,8 @@ def measured(**changes: Any) -> Measured:
     good: dict[str, Any] = {
         "demo": 100.0, "kill_to_running": 9.0, "kill_to_first_step": 15.0, "peak_memory_mib": 4000,
         "memory_samples": 50, "events_per_poll": 6, "looks": 20, "processes_seen": 40, "left_over": [],
+        "cpu_seconds": 150.0,
+        "cpu_of_others": 10.0,
     }  # fmt: skip
     return Measured(**{**good, **changes})
 
