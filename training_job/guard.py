@@ -37,17 +37,26 @@ def files_only(folder: Path, step: int) -> list[str]:
 def guard(
     paths: SharedPaths, floor: int, max_rollback_steps: int, attempt: int, check: Check = files_only
 ) -> GuardReport:
-    """Check, quarantine and repair; then the pointer names ``resumed_step``, or there is no pointer and it is 0.
+    """Check, quarantine and repair, and hold the floor; then ``resume_mode=latest`` resumes at ``resumed_step``.
 
     Raises CheckpointUnusable where the run may not start from what is there, and StorageUnreachable where the shared
     mount cannot be read: that proves nothing, so nothing is moved for it.
     """
+    report = repair(paths, floor, attempt, check)
+    hold_floor(paths, report, max_rollback_steps)
+    return report
+
+
+def repair(paths: SharedPaths, floor: int, attempt: int, check: Check = files_only) -> GuardReport:
+    """Check, quarantine and repair: the pointer names ``resumed_step``, or there is no pointer and it is 0.
+
+    Raises StorageUnreachable, and has then changed nothing.
+    """
     _require_mount(paths, floor)
     pointer = read_pointer(paths.pointer)
-    findings = _Findings(notes=[pointer.note] if pointer.note else [])
     # All verdicts come first: a mount that breaks off in between must not leave half of them carried out.
     verdicts = list(_verdicts(paths, check))
-    findings.checked = [step for step, _ in verdicts]
+    findings = _Findings(checked=[step for step, _ in verdicts], notes=[pointer.note] if pointer.note else [])
     resumed = next((step for step, problems in verdicts if not problems), 0)
     for step, problems in verdicts:
         if problems:
@@ -56,7 +65,8 @@ def guard(
     for leftover in _unfinished_saves(paths):
         findings.quarantined.append(_move_aside(paths, leftover, attempt))
     repaired = _repair_pointer(paths, pointer, resumed, attempt, findings)
-    _hold_floor(paths, floor, resumed, max_rollback_steps, pointer, findings)
+    if resumed < floor:
+        findings.notes.append(f"the newest whole checkpoint, {resumed}, is below the floor {floor}")
     return GuardReport(
         floor=floor,
         pointer_before=pointer.step,
@@ -66,6 +76,26 @@ def guard(
         repaired_pointer=repaired,
         notes=findings.notes[:50],
     )
+
+
+def hold_floor(paths: SharedPaths, report: GuardReport, max_rollback_steps: int) -> None:
+    """Raises CheckpointUnusable for a start below the floor, unless what was saved there is proven to be broken and the
+    way back is short enough."""
+    floor, resumed = report.floor, report.resumed_step
+    if resumed >= floor:
+        return
+    broken = {int(match[1]) for match in map(_QUARANTINED.match, _quarantined_names(paths)) if match}
+    notes = "; ".join(report.notes)
+    if floor not in broken and max(floor, report.pointer_before or 0) not in broken:
+        raise CheckpointUnusable(
+            f"step {floor} was saved, but the newest whole checkpoint is {resumed} and nothing proves that {floor} is "
+            f"broken: restore {paths.checkpoint(floor)}, or start a new run. {notes}"
+        )
+    if floor - resumed > max_rollback_steps:
+        raise CheckpointUnusable(
+            f"step {floor} was saved and is broken; the newest whole checkpoint is {resumed}, which is more than "
+            f"{max_rollback_steps} steps below: allow it by budgets.max_rollback_steps, or start a new run. {notes}"
+        )
 
 
 def _require_mount(paths: SharedPaths, floor: int) -> None:
@@ -117,31 +147,10 @@ def _repair_pointer(paths: SharedPaths, before: Pointer, resumed: int, attempt: 
         findings.notes.append(f"the pointer now names {resumed}")
         return True
     if paths.pointer.exists():
-        _move_aside(paths, paths.pointer, attempt)
+        findings.quarantined.append(_move_aside(paths, paths.pointer, attempt))
         findings.notes.append("there is no whole checkpoint: the pointer was moved aside")
         return True
     return False
-
-
-def _hold_floor(
-    paths: SharedPaths, floor: int, resumed: int, max_rollback: int, pointer: Pointer, findings: _Findings
-) -> None:
-    if resumed >= floor:
-        return
-    broken = {int(match[1]) for match in map(_QUARANTINED.match, _quarantined_names(paths)) if match}
-    newest_saved = max(floor, pointer.step or 0)
-    notes = "; ".join(findings.notes)
-    if floor not in broken and newest_saved not in broken:
-        raise CheckpointUnusable(
-            f"step {floor} was saved, but the newest whole checkpoint is {resumed} and nothing proves that {floor} is "
-            f"broken: restore {paths.checkpoint(floor)}, or start a new run. {notes}"
-        )
-    if floor - resumed > max_rollback:
-        raise CheckpointUnusable(
-            f"step {floor} was saved and is broken; the newest whole checkpoint is {resumed}, which is more than "
-            f"{max_rollback} steps below: allow it by budgets.max_rollback_steps, or start a new run. {notes}"
-        )
-    findings.notes.append(f"resuming {floor - resumed} steps below the floor {floor}, as what was above is broken")
 
 
 def _quarantined_names(paths: SharedPaths) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -17,7 +19,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.job.support import BUCKET, REPOSITORY, Runs
+from tests.job.support import BUCKET, REPOSITORY, RayHead, Runs
 
 AWS = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -38,6 +40,7 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
     """Endpoint of a fresh S3 with one bucket, ``BUCKET``."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -57,7 +60,7 @@ def s3(s3_url: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def ray_address() -> Iterator[str]:
+def ray_head() -> Iterator[RayHead]:
     """A Ray head in a process group of its own, with 6 GPUs that do not exist."""
     folder = Path(tempfile.mkdtemp(prefix="ns-", dir="/tmp"))
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--port=0", "--num-cpus=2"]
@@ -68,13 +71,11 @@ def ray_address() -> Iterator[str]:
     log = (folder / "head.log").open("w")
     head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        yield _address_of(head, folder)
+        yield RayHead(_address_of(head, folder), head.pid)
     finally:
         os.killpg(head.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             head.wait(10)
-        except subprocess.TimeoutExpired:
-            pass
         for pid in _processes_in(folder):
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
@@ -104,5 +105,5 @@ def _processes_in(folder: Path) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def runs(s3: Any, ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(s3, ray_address, tmp_path_factory.mktemp("shared"))
+def runs(s3: Any, ray_head: RayHead, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(s3, ray_head, tmp_path_factory.mktemp("shared"))

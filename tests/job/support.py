@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from nightshift.contract import Outcome, RunKeys, RunSpec, SharedPaths
@@ -21,11 +22,12 @@ BUCKET = "job-tests"
 
 
 def small_spec(run_id: str, **training: Any) -> RunSpec:
-    """The demo's spec, made small: 6 prompts a step, 8 eval items, no target."""
+    """The demo's spec, made small: 6 prompts a step, 12 eval items, no target."""
     raw = yaml.safe_load((REPOSITORY / "examples" / "demo.yaml").read_text())
     raw["run_id"] = run_id
     raw["target"] = None
-    raw["task"] |= {"eval": {"kind": "seeds", "start": 0, "stop": 12}, "train": {"kind": "seeds", "start": 10_000, "stop": 10_060}}
+    raw["task"]["eval"] = {"kind": "seeds", "start": 0, "stop": 12}
+    raw["task"]["train"] = {"kind": "seeds", "start": 10_000, "stop": 10_500}
     raw["task"]["holdout"] = {"kind": "seeds", "start": 500_000, "stop": 500_016}
     small = {"total_steps": 4, "train_batch_size": 6, "policy_mini_batch_size": 3, "warmup_steps": 0}
     small |= {"eval_interval": 2, "ckpt_interval": 2, "hf_save_interval": 2, "max_ckpts_to_keep": 2}
@@ -35,25 +37,38 @@ def small_spec(run_id: str, **training: Any) -> RunSpec:
 
 @dataclass
 class Finished:
-    """What a job left."""
+    """What a job left. ``outcome`` is None where it wrote none."""
 
     code: int
     output: str
-    outcome: Outcome | None
+    outcome: Any
+
+
+@dataclass(frozen=True)
+class RayHead:
+    """A running head: its GCS address, and the process below which all others are."""
+
+    address: str
+    pid: int
 
 
 class Runs:
     """Puts specs into the bucket and runs attempts as the Ray job's entrypoint does: in processes of their own."""
 
-    def __init__(self, s3: Any, ray_address: str, shared: Path) -> None:
-        self.s3, self.shared = s3, shared
+    def __init__(self, s3: Any, ray: RayHead, shared: Path) -> None:
+        self.s3, self.ray, self.shared = s3, ray, shared
         path = f"{REPOSITORY / 'functions'}:{REPOSITORY}"
         self.environment = {
             **os.environ,
             "PYTHONPATH": path,
             "NIGHTSHIFT_SHARED": str(shared),
-            "RAY_ADDRESS": ray_address,
+            "RAY_ADDRESS": ray.address,
         }
+
+    def rollout_workers(self) -> list[int]:
+        """Process ids of the rollout workers that run now."""
+        below = psutil.Process(self.ray.pid).children(recursive=True)
+        return [one.pid for one in below if any("RolloutWorker" in word for word in one.cmdline())]
 
     def put_spec(self, spec: RunSpec) -> None:
         self.s3.put_object(Bucket=BUCKET, Key=RunKeys(spec.run_id).spec, Body=spec.model_dump_json().encode())

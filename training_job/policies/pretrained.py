@@ -99,5 +99,3 @@ def lora_weights(policy: PeftModel) -> dict[str, tuple[Tensor, Tensor]]:
     """Copies of the adapter's tensors (A: rank x in, B: out x rank) by the name of the layer in the torch module."""
     found = lora_of_state(policy.state_dict())
     return {layer: (a.detach().clone(), b.detach().clone()) for layer, (a, b) in found.items()}
-
-

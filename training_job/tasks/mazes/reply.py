@@ -15,9 +15,7 @@ from training_job.tasks.mazes.maze import Action
 MAX_TEXT: Final = 20_000
 """Characters that are read of a reply; an action behind them is not found."""
 
-_TAGS: Final = tuple(
-    re.compile(rf"<{tag}>([^<]*)</{tag}>") for tag in ("observation", "justification", "action")
-)
+_TAGS: Final = tuple(re.compile(rf"<{tag}>([^<]*)</{tag}>") for tag in ("observation", "justification", "action"))
 _TUPLE: Final = re.compile(
     r"""\(\s*(?P<q>['"])(?P<name>\w{1,32})(?P=q)\s*,\s*(?:(?P<number>-?\d{1,9})|(?P<p>['"])(?P<word>\w{0,32})(?P=p))\s*,?\s*\)"""
 )

@@ -27,6 +27,7 @@ START_SECONDS: Final = 180.0
 ROLLOUT_SECONDS: Final = 600.0
 """Deadline for one batch of episodes: a vanished node is noticed long before."""
 
+
 @dataclass(frozen=True)
 class WorkerPlan:
     """What a worker needs to know for its whole life."""
