@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,11 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_up(given.out, screen) if given.command == "up" else run_demo(given.out, screen)
     except (KeyboardInterrupt, Interrupted):
         screen.close()
-        fail(given.out, "ended by a signal before its end; every process that was started is ended too")
+        fail(given.out, "ended by a signal before its end")
         return INTERRUPTED_EXIT
     except StackError as error:
         screen.close()
         fail(given.out, str(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 - the command's outermost: a person gets a sentence, the log the rest
+        screen.close()
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / "error.txt").write_text(traceback.format_exc())
+        fail(given.out, f"{type(error).__name__}: {str(error)[:500]} (traceback: {given.out / 'error.txt'})")
         return 1
 
 

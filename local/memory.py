@@ -12,14 +12,14 @@ from typing import Self
 from local import proctree
 from local.proctree import Process
 
-_SHARE_OF_TIME = 0.03
+_SHARE_OF_TIME = 0.05
 """Reading smaps_rollup walks page tables; no more than this share of one core may go into it."""
 _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 5.0
 
 
 class MemorySampler:
-    """Sums the proportional set size (PSS) of this process and of all that ``processes`` names, about every second.
+    """Sums the proportional set size (PSS) of this process and of all that ``processes`` names, every one to five seconds.
 
     PSS counts a page that n processes share as 1/n for each, so the sum counts it once. A sample that took long makes
     the next pause longer: two cores are shared with the training itself.

@@ -152,7 +152,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all children: SIGTERM to all at once, patience, then SIGKILL to what was noted below them."""
-        with _undisturbed():
+        with undisturbed():
             self.note()
             running = [child for child in self._children if child.keeper.poll() is None]
             for child in running:
@@ -205,7 +205,7 @@ def ending_on_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """A second Ctrl-C must not cut the ending short; it is bounded anyway."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():

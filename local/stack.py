@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -12,16 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from local import tls
+from local import proctree, tls
 from local.account import Account
 from local.cloud.deploy import deploy
 from local.config import REPOSITORY, StackConfig, new_config
 from local.hyperpod import HyperPod
 from local.memory import MemorySampler
-from local.processes import StackError, Supervisor
+from local.processes import StackError, Supervisor, undisturbed
 from local.story.slack import SlackMessage, read_messages
 
 TEMPLATE = REPOSITORY / "template.yaml"
+_TEMPORARY, _PREFIX, _OWNER = Path("/tmp"), "ns-", "owner"
+"""Ray puts unix sockets below the state folder, and their names are limited to 107 characters: it must be short."""
+
 _READY_SECONDS = 60.0
 _HEALTHY_SECONDS = 30.0
 
@@ -37,8 +41,7 @@ class Stack:
         self._say = say
         self._logs_to = logs_to
         self._exit = ExitStack()
-        # Ray puts unix sockets below this folder, and their names are limited to 107 characters: keep it short.
-        self.config: StackConfig = new_config(Path(tempfile.mkdtemp(prefix="ns-", dir="/tmp")))
+        self.config: StackConfig = new_config(new_state_dir())
         self.supervisor = Supervisor(self.config.log_dir)
         self.memory = MemorySampler(self.supervisor.note)
         self.account = Account(self.config)
@@ -120,16 +123,43 @@ class Stack:
 
     def close(self) -> None:
         """End everything; more than once is fine."""
-        try:
-            self._exit.close()
-        finally:
-            self.supervisor.stop()
-            self.left_over = self.supervisor.leftovers()
-            self._keep_logs()
-            shutil.rmtree(self.config.state_dir, ignore_errors=True)
+        with undisturbed():
+            try:
+                self._exit.close()
+            finally:
+                self.supervisor.stop()
+                self.left_over = self.supervisor.leftovers()
+                self._keep_logs()
+                shutil.rmtree(self.config.state_dir, ignore_errors=True)
 
     def _keep_logs(self) -> None:
         if self._logs_to is None or not self.config.log_dir.exists():
             return
         shutil.rmtree(self._logs_to, ignore_errors=True)
         shutil.copytree(self.config.log_dir, self._logs_to, ignore_dangling_symlinks=True)
+
+
+def new_state_dir() -> Path:
+    """A fresh folder, marked as this process's; folders of owners that were killed are removed first."""
+    for marker in _TEMPORARY.glob(f"{_PREFIX}*/{_OWNER}"):
+        if not _is_owned(marker):
+            shutil.rmtree(marker.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_TEMPORARY))
+    me = proctree.look_up(os.getpid())
+    assert me is not None, "this process is in the process table"
+    (folder / _OWNER).write_text(_mark(me))
+    return folder
+
+
+def _is_owned(marker: Path) -> bool:
+    try:
+        text = marker.read_text()
+    except FileNotFoundError:
+        return True  # its owner is just removing it
+    pid = text.partition(" ")[0]
+    owner = proctree.look_up(int(pid)) if pid.isdigit() else None
+    return not text or (owner is not None and text == _mark(owner))
+
+
+def _mark(process: proctree.Process) -> str:
+    return f"{process.pid} {process.started}"

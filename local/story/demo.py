@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from local import proctree
 from local.kube.hyperpod import STRANGER
@@ -192,15 +191,15 @@ def run_demo(out: Path, screen: Screen) -> int:
     out.mkdir(parents=True)
     deadline, busy_before = time.monotonic() + ALLOWED_SECONDS, proctree.busy_seconds()
     request = demo_request()
-    logs = out / "logs"
-    stack = Stack(lambda text: screen.line("stack", text), logs_to=logs)
+    stack = Stack(lambda text: screen.line("stack", text), logs_to=out / "logs")
     with ending_on_signals(), screen:
-        with stack:
-            screen.line("stack", "everything is up; ask for a run")
-            for note in request.notes:
-                screen.line("stack", note)
-            told = Story(stack, screen, request, out, deadline).tell()
-        screen.line("stack", _ending_line(stack))
+        try:
+            with stack:
+                for note in ("everything is up", *request.notes):
+                    screen.line("stack", note)
+                told = Story(stack, screen, request, out, deadline).tell()
+        finally:
+            screen.line("stack", _ending_line(stack))
     measured = _measured(stack, screen, told, busy_before)
     document = summary(request.run_id, told.manifest, measured)
     (out / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
@@ -244,18 +243,19 @@ def _report(screen: Screen, out: Path, request: Request, told: Told, measured: M
         screen.text(f"  {out / name}")
     screen.text()
     if problems:
-        screen.text(f"NOT OK: {'; '.join(problems)}. Logs: {out / 'logs'}", style="bold red")
+        screen.text(f"NOT OK: {'; '.join(problems)}. {_busy(measured)}Logs: {out / 'logs'}", style="bold red")
         return 1
     screen.text("ok: trained through the death of a node, published, read back and verified", style="bold green")
     return 0
 
 
+def _busy(measured: Measured) -> str:
+    """A hint where times may be long because something else ran: more than a fifth of one core, all the time."""
+    if measured.cpu_of_others < 0.2 * measured.demo:
+        return ""
+    return f"Meanwhile other programs took {measured.cpu_of_others:.0f} s of this computer's processor time. "
+
+
 def fail(out: Path, sentence: str) -> None:
     """Say why the demo did not get to its end."""
     print(f"\nNOT OK: {sentence}\nLogs: {out / 'logs'}", file=sys.stderr)
-
-
-def read_summary(out: Path) -> dict[str, Any]:
-    """The summary that a demo left."""
-    document: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return document

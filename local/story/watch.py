@@ -19,6 +19,8 @@ _VIEW_EVERY = 1.6
 """Seconds between calls of GET /runs/{id}: each is a Lambda invocation, and training runs on the same two cores."""
 
 _LINE_LIMIT = 220
+_PATIENCE = 4
+"""Unusable answers of the API in a row that are passed over."""
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "rejected"})
 
@@ -35,6 +37,7 @@ class Watch:
         self._screen = screen
         self._keys = RunKeys(run_id)
         self._next_view = 0.0
+        self._failures = 0
         self._known_audit: set[tuple[str, str, str]] = set()
         self._known_slack = 0
         self._news: list[tuple[datetime, str, str, str | None]] = []
@@ -81,7 +84,14 @@ class Watch:
         )
 
     def _read_view(self) -> None:
-        view = read_view(self._stack.account, self._keys.run_id)
+        try:
+            view = read_view(self._stack.account, self._keys.run_id)
+        except StoryFailed:
+            self._failures += 1  # the API is allowed a bad moment, as any is
+            if self._failures > _PATIENCE:
+                raise
+            return
+        self._failures = 0
         if view is None:
             return
         self.view = view

@@ -25,5 +25,5 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def played(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Played:
     out, terminal, request = tmp_path_factory.mktemp("out"), io.StringIO(), demo_request()
     screen = Screen(terminal)
-    told = Story(stack, screen, request, out, time.monotonic() + 300).tell()
+    told = Story(stack, screen, request, out, time.monotonic() + 480).tell()
     return Played(stack, request, told, out, terminal.getvalue())
