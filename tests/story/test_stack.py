@@ -25,7 +25,7 @@ def test_a_folder_of_a_killed_owner_is_removed_and_one_of_a_living_owner_is_not(
     try:
         assert not killed.exists()
         assert mine.exists() and another.exists() and another != mine
-        assert len(str(another)) < 16, "unix sockets of Ray live below it"
+        assert len(str(another)) <= 20, "unix sockets of Ray live below it"
     finally:
         for folder in (mine, another, killed):
             shutil.rmtree(folder, ignore_errors=True)
