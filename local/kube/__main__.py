@@ -1,114 +1,57 @@
-"""``python -m local.kube STACK_JSON``: serve until SIGTERM, SIGINT, or the parent's death; then end everything."""
+"""``python -m local.kube STACK_JSON``: the guard of the server, and the last to leave.
+
+The server can be killed, and Ray's processes do not all follow their parent. So the guard, which does nothing that
+could fail, starts the server, passes signals on, and ends whatever is left below it. It adopts every orphan (Linux).
+The server in turn ends everything if the guard is killed, and the guard if its own parent is.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import os
 import signal
-import ssl
+import subprocess
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
+import time
 
-import aiohttp
-from aiohttp import web
+from local.kube import processes, sessions
 
-from local import tls
-from local.config import HOST, StackConfig
-from local.kube import processes
-from local.kube.admin import Admin
-from local.kube.api import KubeApi
-from local.kube.controller import Controller
-from local.kube.endpoint import DashboardOf, Endpoint, Tokens
-from local.kube.hyperpod import HyperPod
-from local.kube.identity import Authenticator
-from local.kube.ray_pods import RayPods
-from local.kube.store import RAY_CLUSTER, Store
-
-PARENT_SECONDS = 0.5
-SHUTDOWN_SECONDS = 0.5
-
-LOG = logging.getLogger("local.kube")
-
-
-async def serve(config: StackConfig) -> None:
-    """Everything in one event loop, until told to end. Raises what broke it, after ending everything."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    processes.adopt_orphans()
-    tls.ensure(config)
-    for folder in (config.shared_dir, config.log_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-    async with contextlib.AsyncExitStack() as stack:
-        http = await stack.enter_async_context(aiohttp.ClientSession())
-        ray = RayPods(config, http)
-        stack.push_async_callback(ray.end_all)
-        store = Store(lambda: datetime.now(UTC))
-        controller = Controller(config, store, ray)
-        hyperpod = HyperPod(config, store, ray, controller, http)
-        stack.push_async_callback(hyperpod.stop)
-        tokens = Tokens()
-        api = KubeApi(config, store, controller, Authenticator(config, http), tokens)
-        endpoint = Endpoint(tokens, _dashboards(store, controller), http)
-        secure = tls.server_context(config)
-        await _listen(stack, api.app(), config.kube_port, secure)
-        await _listen(stack, endpoint.app(), config.endpoint_port, secure)
-        await _listen(stack, Admin(hyperpod).app(), config.admin_port, None)
-        loop = asyncio.create_task(controller.run())
-        stack.push_async_callback(_cancelled, loop)
-        print("READY", flush=True)
-        await _until(stop, loop)
-
-
-def _dashboards(store: Store, controller: Controller) -> DashboardOf:
-    def address(uid: str) -> str | None:
-        for cluster in store.all(RAY_CLUSTER):
-            if cluster["metadata"]["uid"] == uid:
-                head = controller.head_of(cluster)
-                return head.dashboard_url if head else None
-        raise KeyError(uid)
-
-    return address
-
-
-async def _listen(
-    stack: contextlib.AsyncExitStack, app: web.Application, port: int, context: ssl.SSLContext | None
-) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, HOST, port, ssl_context=context).start()
-
-
-async def _until(stop: asyncio.Event, loop: asyncio.Task[None]) -> None:
-    """Until told to stop, the controller fails, or the parent is gone."""
-    parent = os.getppid()
-    while not stop.is_set():
-        if loop.done():
-            loop.result()
-        if os.getppid() != parent:
-            LOG.warning("the parent process is gone: ending")
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PARENT_SECONDS):
-                await stop.wait()
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+LOOK_SECONDS = 0.25
+END_SECONDS = 4.0
+"""How long the server may take to end everything by itself."""
 
 
 def main() -> int:
+    parent = os.getppid()
     if len(sys.argv) != 2:
         print("usage: python -m local.kube STACK_JSON", file=sys.stderr)
         return 64
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(serve(StackConfig.load(Path(sys.argv[1]))))
-    return 0
+    processes.adopt_orphans()
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: asked.append(received))
+    server = subprocess.Popen([sys.executable, "-m", "local.kube.server", sys.argv[1], str(os.getpid())])
+    try:
+        code = _attend(server, parent, asked)
+    finally:
+        processes.end_all_below()
+        sessions.remove_of_the_dead()
+    return code
+
+
+def _attend(server: subprocess.Popen[bytes], parent: int, asked: list[int]) -> int:
+    """Until the server has ended; its exit code, 1 where it was killed."""
+    deadline = None
+    while True:
+        try:
+            code = server.wait(LOOK_SECONDS)
+            return code if code >= 0 else 1
+        except subprocess.TimeoutExpired:
+            processes.reap({server.pid: server})
+        if deadline is None and (asked or os.getppid() != parent):
+            server.terminate()
+            deadline = time.monotonic() + END_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            server.kill()
 
 
 if __name__ == "__main__":

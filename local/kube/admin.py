@@ -54,8 +54,11 @@ class Admin:
         )
 
     async def _processes(self, request: web.Request) -> web.Response:
-        """This process, and everything it started, by pod; ``orphan`` where the parent has died."""
-        rows: list[Json] = [{"pid": os.getpid(), "what": "local.kube"}]
+        """This process, its guard, and everything it started, by pod; ``orphan`` where the parent has died."""
+        rows: list[Json] = [
+            {"pid": os.getppid(), "what": "local.kube: guard"},
+            {"pid": os.getpid(), "what": "local.kube"},
+        ]
         ray = self._hyperpod.ray
         names = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in self._hyperpod.store.all(POD)}
         for uid, runtime in ray.runtimes.items():

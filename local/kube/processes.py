@@ -34,18 +34,13 @@ def adopt_orphans() -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(
-    command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, on_death: signal.Signals = signal.SIGTERM
-) -> subprocess.Popen[bytes]:
-    """Start in a new session, output appended to ``log``. Raises OSError.
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
-    The kernel sends ``on_death`` if this process dies without ending it: SIGTERM for what then ends its own children.
-    """
 
-    def die_with_parent() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, on_death, 0, 0, 0)
-
+def start(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path) -> subprocess.Popen[bytes]:
+    """Start in a new session, output appended to ``log``; told to end if this process dies. Raises OSError."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -56,7 +51,7 @@ def start(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=_die_with_parent,
         )
 
 
@@ -116,6 +111,19 @@ def reap(started: Mapping[int, subprocess.Popen[bytes]], adopted: Iterable[int] 
         if pid not in started:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
+
+
+def end_all_below() -> list[int]:
+    """SIGKILL to every descendant of this process, until none is left. Returns the pids that survived."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while left := tree(child.pid for child in psutil.Process().children()):
+        if time.monotonic() >= deadline:
+            return [process.pid for process in left]
+        send(left, signal.SIGKILL)
+        psutil.wait_procs(left, timeout=0.2)
+        reap({})
+    reap({})
+    return []
 
 
 async def end(tops: Sequence[subprocess.Popen[bytes]], grace: float) -> list[int]:

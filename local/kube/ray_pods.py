@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import itertools
 import os
 import secrets
@@ -16,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-import psutil  # type: ignore[import-untyped]
 
 from local.config import REPOSITORY, StackConfig, free_ports
-from local.kube import pods, processes
+from local.kube import pods, processes, sessions
 from local.kube.errors import Json
 
 START_SECONDS = 180.0
@@ -40,18 +37,6 @@ RAY_ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "warning",
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
-
-
-SESSIONS = Path("/tmp")
-OWNER = "owner"
-
-
-def remove_sessions_of_the_dead() -> None:
-    """Session folders that a process of this kind left because it was killed. Each names its owner's pid."""
-    for owner in SESSIONS.glob(f"ns-*/{OWNER}"):
-        with contextlib.suppress(OSError, ValueError):
-            if not psutil.pid_exists(int(owner.read_text())):
-                shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 @dataclass
@@ -92,12 +77,7 @@ class RayPods:
         self.runtimes: dict[str, Runtime] = {}
         """By the pod's uid."""
 
-        # Ray puts unix sockets below this folder: their paths may have 107 characters.
-        self._sessions = SESSIONS / f"ns-{hashlib.sha256(str(config.state_dir).encode()).hexdigest()[:8]}"
-        remove_sessions_of_the_dead()
-        shutil.rmtree(self._sessions, ignore_errors=True)
-        self._sessions.mkdir()
-        (self._sessions / OWNER).write_text(str(os.getpid()))
+        self._sessions = sessions.make(config.state_dir)
 
     @property
     def started(self) -> dict[int, subprocess.Popen[bytes]]:
@@ -135,9 +115,7 @@ class RayPods:
         if minimal and not head.has_dashboard:
             command = pods.dashboard_command(minimal[0][1], head.ip, head.ports.dashboard)
             env = self._env(pod, head.ip) | {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
-            # By SIGTERM alone it would first try to say goodbye to a GCS that is gone.
-            top = processes.start(command, env, head.log, self._config.state_dir, on_death=signal.SIGKILL)
-            head.started.append(top)
+            head.started.append(processes.start(command, env, head.log, self._config.state_dir))
             head.has_dashboard = True
         # Not offered here, so not paid for; ``ray start --block`` takes an end by SIGTERM as meant.
         processes.send((process for process, words in below if CLIENT_SERVER in words), signal.SIGTERM)
@@ -169,9 +147,7 @@ class RayPods:
     async def end_all(self) -> None:
         """Everything that this process ever started, orphans included; then the session folders."""
         await asyncio.gather(*(self.end(uid, grace=0) for uid in list(self.runtimes)))
-        processes.send(processes.tree(p.pid for p in psutil.Process().children()), 9)
-        await asyncio.sleep(0)
-        processes.reap({})
+        await asyncio.to_thread(processes.end_all_below)
         shutil.rmtree(self._sessions, ignore_errors=True)
 
     def _launch(self, pod: Json, ip: str, command: list[str]) -> Runtime:

@@ -192,7 +192,7 @@ def test_a_bad_image_shows_as_imagepullbackoff_and_never_as_ready(
     assert "readyWorkerReplicas" not in status, "0 is absent"
     assert status["desiredWorkerReplicas"] == 1
     assert status["desiredGPU"] == "2"
-    assert len(stack.admin("/processes")) == 1
+    assert len(stack.admin("/processes")) == 2, "the server and its guard: no Ray"
     assert any(e.reason == "Failed" and "manifest unknown" in e.message for e in kube.list(Event))
 
 

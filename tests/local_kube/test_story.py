@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from lightkube import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import CascadeType
 
-from local.kube.ray_pods import remove_sessions_of_the_dead
+from local.kube import sessions
 
 Stack = Any
 Json = dict[str, Any]
@@ -62,8 +61,7 @@ def until(what: str, seconds: float, look: Callable[[], Any]) -> Any:
 
 
 def session_folder(stack: Stack) -> Path:
-    digest = hashlib.sha256(str(stack.config.state_dir).encode()).hexdigest()[:8]
-    return Path("/tmp") / f"ns-{digest}"
+    return sessions.folder(stack.config.state_dir)
 
 
 def alive(pids: dict[int, float], folder: Path) -> list[str]:
@@ -78,7 +76,7 @@ def alive(pids: dict[int, float], folder: Path) -> list[str]:
 
 
 def seen_processes(stack: Stack) -> dict[int, float]:
-    pids = {row["pid"] for row in stack.admin("/processes")} - {stack.process.pid}
+    pids = {row["pid"] for row in stack.admin("/processes") if not row["what"].startswith("local.kube")}
     return {pid: psutil.Process(pid).create_time() for pid in pids if psutil.pid_exists(pid)}
 
 
@@ -195,25 +193,28 @@ def test_a_node_dies_and_the_cluster_goes_on(
     assert not list(kube.list(Pod))
     assert alive(seen, session_folder(stack)) == []
     assert [file.name for file in session_folder(stack).iterdir()] == ["owner"]
-    assert [row["what"] for row in stack.admin("/processes")] == ["local.kube"]
+    assert [row["what"] for row in stack.admin("/processes")] == ["local.kube: guard", "local.kube"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["told to end", "killed"])
+ENDINGS = {"told to end": ("guard", signal.SIGTERM), "guard killed": ("guard", signal.SIGKILL)}
+ENDINGS["server killed"] = ("server", signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
 def test_nothing_outlives_the_process(
-    how: signal.Signals, tmp_path: Path, support: ModuleType, start_stack: Callable[..., Any]
+    how: str, tmp_path: Path, support: ModuleType, start_stack: Callable[..., Any]
 ) -> None:
+    whom, number = ENDINGS[how]
     with start_stack(tmp_path, support) as stack:
         support.client(stack.config).create(support.RayCluster.from_dict(support.manifest("short", workers=1)))
-        until("Ray processes", 40, lambda: len(stack.admin("/processes")) >= 6)
-        seen = seen_processes(stack)
-        stack.process.send_signal(how)
-        stack.process.wait(5)
-        until("all ended", 20, lambda: not alive(seen, session_folder(stack)))
-        if how is signal.SIGKILL:
-            remove_sessions_of_the_dead()  # as the next process of this kind does
-        else:
-            assert stack.process.returncode == 0
-        assert not session_folder(stack).exists()
+        until("Ray processes", 40, lambda: len(stack.admin("/processes")) >= 7)
+        pids = {row["what"]: row["pid"] for row in stack.admin("/processes")}
+        server = psutil.Process(pids["local.kube"])
+        seen = {**seen_processes(stack), server.pid: server.create_time()}
+        os.kill(stack.process.pid if whom == "guard" else server.pid, number)
+        assert stack.process.wait(5) == {"told to end": 0, "guard killed": -signal.SIGKILL, "server killed": 1}[how]
+        until("all ended", 10, lambda: not alive(seen, session_folder(stack)))
+        until("folder gone", 5, lambda: not session_folder(stack).exists())
 
 
 def test_nothing_outlives_the_parent(tmp_path: Path, support: ModuleType) -> None:
