@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nightshift.contract import EvalSet, EvalSummary
 from training_job.evals import curve_of
 
 
-def draw_curve(run_id: str, summaries: Sequence[EvalSummary], target: float | None, ceiling: float | None) -> bytes:
-    """PNG with the 95% band, the hold-out's two points, and a mark where each later attempt begins.
+def draw_curve(
+    run_id: str,
+    summaries: Sequence[EvalSummary],
+    resumed: Mapping[int, int],
+    target: float | None,
+    ceiling: float | None,
+) -> bytes:
+    """PNG with the 95% band, the hold-out's points, and a mark where each later attempt began.
 
-    ``summaries`` are of all attempts. Raises ValueError where none is of the fixed set.
+    ``summaries`` are of all attempts; ``resumed`` is the step at which each attempt after the first began. Raises
+    ValueError where no summary is of the fixed set.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -38,9 +44,15 @@ def draw_curve(run_id: str, summaries: Sequence[EvalSummary], target: float | No
     label = f"fixed set, {curve[-1].of} items"
     axes.plot(steps, [100 * one.success for one in curve], marker="o", markersize=4, color="tab:blue", label=label)
     _draw_holdout(axes, summaries)
-    _draw_attempts(axes, curve)
+    _draw_attempts(axes, resumed)
     if ceiling is not None:
-        axes.axhline(100 * ceiling, color="tab:gray", linestyle=":", linewidth=1, label=f"ceiling {100 * ceiling:.1f}%")
+        axes.axhline(
+            100 * ceiling,
+            color="tab:gray",
+            linestyle=":",
+            linewidth=1,
+            label=f"ceiling of the fixed set {100 * ceiling:.1f}%",
+        )
     if target is not None:
         axes.axhline(100 * target, color="tab:green", linestyle="--", linewidth=1, label=f"target {100 * target:.1f}%")
     axes.set_xlabel("training step")
@@ -68,10 +80,8 @@ def _draw_holdout(axes: Any, summaries: Sequence[EvalSummary]) -> None:
         )
 
 
-def _draw_attempts(axes: Any, curve: Sequence[EvalSummary]) -> None:
-    for before, one in pairwise(curve):
-        if one.attempt != before.attempt:
-            where = (before.step + one.step) / 2
-            axes.axvline(where, color="tab:red", linestyle="-", linewidth=1, alpha=0.7)
-            text = f"attempt {one.attempt}"
-            axes.annotate(text, (where, 2), xytext=(3, 0), textcoords="offset points", fontsize=8, color="tab:red")
+def _draw_attempts(axes: Any, resumed: Mapping[int, int]) -> None:
+    for attempt, step in sorted(resumed.items()):
+        axes.axvline(step, color="tab:red", linestyle="-", linewidth=1, alpha=0.7)
+        text = f"attempt {attempt}"
+        axes.annotate(text, (step, 2), xytext=(3, 0), textcoords="offset points", fontsize=8, color="tab:red")

@@ -76,6 +76,10 @@ class WorkerLost(JobError):
     outcome = OutcomeCause.WORKER_LOST
 
 
+class EngineFailure(JobError):
+    outcome = OutcomeCause.ENGINE_FAILURE
+
+
 class OutOfMemory(JobError):
     outcome = OutcomeCause.GPU_OUT_OF_MEMORY
 

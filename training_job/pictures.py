@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from nightshift.contract import EvalSet, EvalSummary, RunKeys
+from nightshift.contract import EvalSet, EvalSummary, Progress, RunKeys
 from training_job.curve import draw_curve
 from training_job.evals import Episode, published_summaries
 from training_job.job import Job
 from training_job.plug import ceiling, load_object, open_items
+
+_MARKED_ATTEMPTS: Final = 20
 
 
 class HasEpisodes(Protocol):
@@ -41,8 +43,22 @@ def _publish_curve(job: Job) -> None:
     spec = job.spec
     items = open_items(spec.task.eval, "task.eval", job.paths, job.open_store)
     target = spec.target.success if spec.target else None
-    content = draw_curve(spec.run_id, published_summaries(job.store, spec.run_id), target, ceiling(spec, items))
+    summaries = published_summaries(job.store, spec.run_id)
+    content = draw_curve(spec.run_id, summaries, _resumed_steps(job), target, ceiling(spec, items))
     job.uploader.put(RunKeys(spec.run_id).curve_png, content)
+
+
+def _resumed_steps(job: Job) -> dict[int, int]:
+    """Attempt -> the step at which it began, as it reported; attempts that never came so far are left out."""
+    keys, found = RunKeys(job.spec.run_id), {}
+    for attempt in range(max(2, job.attempt - _MARKED_ATTEMPTS), job.attempt):
+        content = job.store.get(keys.progress(attempt))
+        step = Progress.from_json(content).resumed_step if content else None
+        if step is not None:
+            found[attempt] = step
+    if job.attempt > 1:
+        found[job.attempt] = job.reporter.current.resumed_step or 0
+    return found
 
 
 def _publish_traces(job: Job, episodes: Sequence[Episode]) -> None:

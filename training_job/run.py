@@ -160,6 +160,8 @@ def _read_control(reporter: ProgressReporter, seconds: float) -> Control | None:
 
 
 def _write_outcome(store: ObjectStore, outcome: Outcome) -> int:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last act, and a short one: it is not broken off
     say(f"outcome: {outcome.cause} ({outcome.message})")
     try:
         store.put(RunKeys(outcome.run_id).outcome(outcome.attempt), outcome.to_json().encode())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.contract import SharedPaths
-from training_job.errors import BadConfiguration
+from training_job.errors import BadConfiguration, StorageUnreachable
 from training_job.plug import OpenStore, put_in_place, shared_path
 from training_job.store import split_uri
 
@@ -72,10 +72,17 @@ def _stage_s3(source: str, paths: SharedPaths, open_store: OpenStore) -> Path:
 def _stage_hub(source: str, rest: str, paths: SharedPaths) -> Path:
     try:
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
     except ImportError as error:
         raise BadConfiguration(_FIELD, f"{source} needs huggingface_hub, which this image does not have") from error
     name, _, revision = rest.rpartition("@")
     folder = paths.models / hashlib.sha256(source.encode()).hexdigest()
-    if not folder.is_dir():
+    if folder.is_dir():
+        return folder
+    try:
         put_in_place(folder, lambda fresh: snapshot_download(name, revision=revision, local_dir=fresh))
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise BadConfiguration(_FIELD, f"{source} does not exist on the hub, or needs a token") from error
+    except (HfHubHTTPError, ConnectionError) as error:
+        raise StorageUnreachable(f"the hub does not give {source}: {error}") from error
     return folder

@@ -91,7 +91,7 @@ class Runs:
 
     def finish(self, process: subprocess.Popen[str], run_id: str, attempt: int = 1) -> Finished:
         try:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -105,7 +105,7 @@ class Runs:
     def verify(self, run_id: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "training_job", "verify", "--bucket", BUCKET, "--run-id", run_id]
         return subprocess.run(
-            command, env=self.environment, cwd=REPOSITORY, text=True, capture_output=True, timeout=120, check=False
+            command, env=self.environment, cwd=REPOSITORY, text=True, capture_output=True, timeout=240, check=False
         )
 
     def get(self, key: str) -> bytes | None:
@@ -120,7 +120,7 @@ class Runs:
         return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
     """The first true answer of ``what``; fails after ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

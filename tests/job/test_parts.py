@@ -136,10 +136,10 @@ def test_a_target_is_held_as_often_as_the_last_evals_in_a_row_reach_it(solved: l
 def test_the_curve_is_drawn_whatever_is_missing(tmp_path: Any) -> None:
     path = tmp_path / "curve.png"
     for summaries in ([_summary(0)], [_summary(0), _summary(0, kind=EvalSet.HOLDOUT), _summary(4), _summary(8, 2, 9)]):
-        path.write_bytes(draw_curve("r", summaries, 0.95, 1.0))
+        path.write_bytes(draw_curve("r", summaries, {2: 4}, 0.95, 1.0))
         assert Image.open(path).size == (960, 540)
     with pytest.raises(ValueError, match="at least one eval"):
-        draw_curve("r", [_summary(0, kind=EvalSet.HOLDOUT)], None, None)
+        draw_curve("r", [_summary(0, kind=EvalSet.HOLDOUT)], {}, None, None)
 
 
 # Causes

@@ -228,13 +228,6 @@ def _flat(value: Any) -> Any:
     return [_flat(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def test_another_seed_trains_another_adapter(straight: Finished, runs: Runs) -> None:
-    """Or the comparison above would prove nothing."""
-    other = runs.run(small_spec("other-seed", total_steps=2, seed=1))
-    assert other.code == 0, other.output
-    assert _adapter(runs, "other-seed", 1, 2) != _adapter(runs, "straight", 1, 2)
-
-
 # What the controller asks for, and SIGTERM
 
 
@@ -293,6 +286,7 @@ def test_sigterm_after_a_request_to_stop_is_told_as_that(runs: Runs) -> None:
         ("bad-target", {"training": {"max_turns": 15}, "target": {"success": 0.95}}, "target.success"),
         ("bad-model", {"model": {"source": "package://training_job/models/nothing"}}, "model.source"),
         ("bad-package", {"model": {"source": "package://not_installed/model"}}, "model.source"),
+        ("bad-parquet", {"task": {"train": {"kind": "parquet", "uri": "/shared/nowhere.parquet"}}}, "task.train"),
         ("bad-trainer", {"training": {"trainer": "skyrl"}}, "training.trainer"),
     ],
 )
@@ -307,6 +301,11 @@ def test_a_spec_that_cannot_work_is_refused_by_field(
     assert finished.outcome.cause is OutcomeCause.BAD_CONFIGURATION
     assert finished.outcome.message.startswith(f"{field}: ")
     assert finished.outcome.saved_step == 0 and finished.outcome.evals == []
+
+
+def test_without_a_ray_cluster_the_job_ends_as_temporary(runs: Runs) -> None:
+    finished = runs.run(small_spec("no-ray"), RAY_ADDRESS="127.0.0.1:1")
+    assert (finished.code, finished.outcome.cause) == (75, OutcomeCause.ENGINE_FAILURE), finished.output
 
 
 def test_an_environment_that_does_not_exist_is_the_specs_error_though_a_worker_finds_it(runs: Runs) -> None:

@@ -1,4 +1,4 @@
-"""The supervised checkpoint that the demo starts from: ``python -m training_job.tasks.mazes.sft --out FOLDER``.
+"""The supervised checkpoint that the demo starts from: ``python -m training_job.tasks.mazes.sft``.
 
 Two stages, both from the oracle's labels on mazes that are neither in the fixed set nor in the hold-out:
 
@@ -31,6 +31,9 @@ from training_job.policies.nets import Net, new_net
 from training_job.tasks.mazes.maze import GRID, MOVES, Action, Cell, Maze, best_actions, make_maze
 from training_job.tasks.mazes.picture import CELL_PIXELS, Pixels, draw_agents, draw_backgrounds
 from training_job.tasks.mazes.reply import write_reply
+
+SHIPPED: Final = Path(__file__).resolve().parents[2] / "models" / "maze_sft"
+"""Where the image has the checkpoint: without --out it is made again in place."""
 
 FIXED_SEEDS: Final = range(64)
 HOLDOUT_SEEDS: Final = range(500_000, 500_500)
@@ -189,10 +192,11 @@ def main() -> None:
     from training_job.policies.pretrained import save_policy
 
     parser = argparse.ArgumentParser(description="Train and save the supervised checkpoint of the maze policy.")
-    parser.add_argument("--out", type=Path, required=True, help="folder for config.json and model.safetensors")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of config.json and model.safetensors")
     parser.add_argument("--seed", type=int, default=SftSettings.seed)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
     net = warm_start(SftSettings(seed=args.seed))
     save_policy(net, policy_config(), args.out)
     print(f"{sum(p.numel() for p in net.parameters())} parameters written to {args.out}")

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class Ahead:
     """Two steps in order: torch, then transformers and PEFT. Main thread code waits for what it needs."""
 
-    def __init__(self, watch: Stopwatch) -> None:
+    def __init__(self, watch: Stopwatch, use_hub: bool) -> None:
+        """``use_hub``: the base model comes from the Hugging Face hub; otherwise nothing may ask it."""
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        if not use_hub:
+            os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         self._watch = watch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nightshift.contract import Control, EvalSet, EvalSummary, OutcomeCause, Phase
 from nightshift.contract.spec import batch_size_problems
 from training_job.checkpoints import prune, steps_on_disk
-from training_job.errors import BadConfiguration, CheckpointUnusable
+from training_job.errors import BadConfiguration, CheckpointUnusable, EngineFailure
 from training_job.evals import curve_of, published_summaries
 from training_job.exports import publish_export, write_export
 from training_job.guard import hold_floor, repair
@@ -71,7 +73,7 @@ class LocalTrainer:
         self.job = job
         self._after_connect = after_connect
         self.training = job.spec.training
-        self.ahead = Ahead(job.watch)
+        self.ahead = Ahead(job.watch, use_hub=job.spec.model.source.startswith("hf://"))
         self.step = 0
         self.held_evals = 0
         """How many evals of the fixed set in a row, up to now, have reached the target."""
@@ -115,6 +117,7 @@ class LocalTrainer:
         with self.job.watch.measure("setup: import ray"):
             import ray
         with self.job.watch.measure("setup: ray.init"):
+            require_cluster(os.environ.get("RAY_ADDRESS", ""))
             ray.init(address="auto", logging_level=logging.WARNING)
             self._after_connect()
         spec = self.job.spec
@@ -271,6 +274,16 @@ class LocalTrainer:
         finish_eval()
         self.job.say("Training done!")
         return Ended(cause, message)
+
+
+def require_cluster(address: str) -> None:
+    """Raises EngineFailure where nothing listens at ``host:port``: ray.init would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise EngineFailure(f"no Ray cluster answers at {address}: {error}") from error
 
 
 def held_at_the_end(curve: Sequence[EvalSummary], success: float) -> int:
