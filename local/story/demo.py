@@ -138,7 +138,7 @@ class Story:
         """The fresh process has checked the digests, loaded the adapters and repeated the eval."""
         code, out = self._stack.supervisor.finish(verification, min(_VERIFY_SECONDS, self._left()))
         last = (out.strip().splitlines() or ["it said nothing"])[-1]
-        self._screen.line("check", f"read back from S3 in a fresh process, exit code {code}: {last}"[:400])
+        self._screen.line("check", f"read back from S3 in a fresh process: {verdict_words(code, last)}")
         return code == 0, last[:1_000]
 
     def _download(self) -> None:
@@ -173,6 +173,19 @@ class Story:
 
     def _within(self, seconds: float) -> float:
         return min(self._deadline, time.monotonic() + seconds)
+
+
+def verdict_words(code: int, last: str) -> str:
+    """The verification's one JSON line for a person; the line itself where it says that something is wrong."""
+    try:
+        said = json.loads(last)
+    except ValueError:
+        said = {}
+    if code or not said.get("ok"):
+        return f"NOT OK, exit code {code}: {last[:300]}"
+    adapters = ", ".join(f"{name} (step {step})" for name, step in said["adapters"].items())
+    repeated = f"the eval repeated to the same rows, {said['solved']} of {said['of']} solved"
+    return f"{said['objects']} objects with the right digests, adapters loaded: {adapters}; {repeated}"
 
 
 def _makes_a_new_step(progress: Progress) -> bool:

@@ -16,6 +16,7 @@ import pytest
 
 from local import proctree
 from local.memory import MemorySampler
+from local.story.demo import verdict_words
 from local.story.history import ShiftHistory, poll_cost
 from local.story.recovery import Recovery, is_driver, started_at
 from local.story.request import demo_request
@@ -227,3 +228,14 @@ def test_text_from_outside_takes_one_line_and_keeps_its_first_and_last_words() -
     assert "\n" not in shown and len(shown) < 240
     assert shown.startswith("first x") and shown.endswith("x last")
     assert one_line("a  b\tc") == "a b c"
+
+
+def test_a_verification_is_told_in_words_and_a_bad_one_word_for_word() -> None:
+    good = json.dumps({"ok": True, "objects": 9, "adapters": {"best": 4, "final": 8}, "solved": 3, "of": 4})
+    assert verdict_words(0, good) == (
+        "9 objects with the right digests, adapters loaded: best (step 4), final (step 8); "
+        "the eval repeated to the same rows, 3 of 4 solved"
+    )
+    assert verdict_words(65, good).startswith("NOT OK, exit code 65")
+    assert "it said nothing" in verdict_words(0, "it said nothing")
+    assert "NOT OK" in verdict_words(0, '{"ok": false}')

@@ -67,7 +67,8 @@ def test_the_stranger_was_no_signal_to_this_run(played: Played) -> None:
 def test_the_audit_trail_names_the_signal_behind_the_recovery(played: Played) -> None:
     first = played.told.manifest.attempts[0]
     assert first.signal, "the decision to recover was made because of a signal"
-    assert "outcome" in first.signal or "hyperpod" in first.signal
+    by_timer = first.signal == "timer"  # only where the attempt's long nap happened to end in the same second
+    assert (by_timer and played.told.polls.polls) or "outcome" in first.signal or "hyperpod" in first.signal
     assert f"<- {first.signal}" in played.terminal
 
 
