@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,7 +52,10 @@ def interrupted(runs: Runs) -> tuple[Finished, Finished]:
     process = runs.start(spec.run_id)
     wait_for(lambda: (progress := _progress(runs, spec.run_id, 1)) and progress.saved_step >= 2)
     os.kill(runs.rollout_workers()[0], signal.SIGKILL)
+    killed_at = time.monotonic()
     first = runs.finish(process, spec.run_id)
+    assert time.monotonic() - killed_at < 30, "a dead worker must end the attempt at once, not after a timeout"
+    print(f"killed worker to exit: {time.monotonic() - killed_at:.1f} s")
     assert first.outcome is not None, first.output
     second = runs.finish(runs.start(spec.run_id, 2, first.outcome.saved_step), spec.run_id, 2)
     return first, second
