@@ -46,7 +46,7 @@ def _attend(server: subprocess.Popen[bytes], parent: int, asked: list[int]) -> i
             code = server.wait(LOOK_SECONDS)
             return code if code >= 0 else 1
         except subprocess.TimeoutExpired:
-            processes.reap({server.pid: server})
+            pass  # time to look
         if deadline is None and (asked or os.getppid() != parent):
             server.terminate()
             deadline = time.monotonic() + END_SECONDS
