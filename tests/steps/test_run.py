@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from nightshift.contract.evals import EvalSet
 from nightshift.contract.events import Stage
-from nightshift.contract.job import OutcomeCause
+from nightshift.contract.job import FileDigest, OutcomeCause
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.publication import Manifest
 from nightshift.core.causes import EndCause
-from nightshift.core.errors import PublicationError, StaleExecution
+from nightshift.core.errors import PublicationError, StaleExecution, TransientError
 from nightshift.core.observation import JobState, JobView
 from nightshift.core.run import Awaiting, RunState
 from nightshift.steps.ending import abandon, finish_for, notify, release, teardown
 from nightshift.steps.publish import publish, verify
+from nightshift.steps.requests import Fault
 from nightshift.steps.signals import receive
 from nightshift.steps.transitions import admit, preflight, provision, submit
 from tests.builders import cluster, export, outcome, progress, summary
@@ -27,12 +33,11 @@ REPLACED = cluster("i-head", "i-w1", "i-w2", "i-new")
 
 def put_results(world: World, attempt: int, steps: dict[int, int]) -> None:
     """Evals (step -> solved) and exports as the job uploads them; adapter files hold small real bytes."""
-    import hashlib
-
-    from nightshift.contract.job import FileDigest
-
     for at, solved in steps.items():
-        world.put(KEYS.eval_summary(attempt, at, EvalSet.FIXED), summary(at, solved, attempt))
+        rows = f"rows of step {at}".encode()
+        world.s3.put_object(Bucket=BUCKET, Key=KEYS.eval_rows(attempt, at, EvalSet.FIXED), Body=rows)
+        told = summary(at, solved, attempt).model_copy(update={"rows_sha256": hashlib.sha256(rows).hexdigest()})
+        world.put(KEYS.eval_summary(attempt, at, EvalSet.FIXED), told)
         if at == 0:
             continue
         files = {}
@@ -195,7 +200,7 @@ def test_a_byte_changed_after_publication_is_found_before_it_is_called_published
     with pytest.raises(PublicationError, match="adapters/best/adapter_model"):
         verify(world.ports, step("verify"))
     assert not world.run().published
-    abandon(world.ports, step("abandon", error="PublicationError", cause="other bytes"))
+    abandon(world.ports, step("abandon", error=Fault(Error="PublicationError", Cause="other bytes")))
     assert (world.run().verdict, world.run().cause) == (RunState.FAILED, EndCause.CONTROLLER_FAULT)
 
 
@@ -206,9 +211,10 @@ def test_the_finisher_ends_a_run_whose_execution_died_and_only_once(world: World
     assert world.clusters.deleted == ["maze-1"]
     assert world.runs.lease_holder("default") is None
     assert [e.stage for e in world.stages.events][-1] is Stage.FAILED
-    count = len(world.stages.events)
+    keys = {e.key for e in world.stages.events}
     assert not finish_for(world.ports, "maze-1", 1, "ABORTED", "again")
-    assert len(world.stages.events) == count
+    assert {e.key for e in world.stages.events} == keys  # repeats of a key are one message
+    assert world.clusters.deleted == ["maze-1"]
 
 
 def test_a_published_success_stays_one_when_its_teardown_broke(world: World) -> None:
@@ -252,3 +258,179 @@ def test_a_held_look_answers_its_own_token_before_its_invocation_ends(world: Wor
     reply = world.look(Awaiting.CLUSTER, "token-2")
     assert reply is not None and reply.decision == "look"
     assert world.executions.answered[-1][0] == "token-2"
+
+
+def test_bytes_that_differ_from_what_the_job_wrote_are_never_published_as_a_success(world: World) -> None:
+    recovered(world)
+    finish_attempt(world)
+    world.s3.put_object(Bucket=BUCKET, Key=f"{KEYS.export(2, 400)}adapter_model.safetensors", Body=b"something else")
+    world.look(Awaiting.ATTEMPT, "token-6")
+    with pytest.raises(PublicationError, match="adapter_model"):
+        publish(world.ports, step("publish"))
+    assert world.ports.artifacts.manifest("maze-1") is None
+
+
+def test_eval_rows_that_are_not_there_are_no_result(world: World) -> None:
+    recovered(world)
+    finish_attempt(world)
+    world.s3.delete_object(Bucket=BUCKET, Key=KEYS.eval_rows(2, 400, EvalSet.FIXED))
+    world.look(Awaiting.ATTEMPT, "token-6")
+    with pytest.raises(PublicationError, match="fixed-step-400"):
+        publish(world.ports, step("publish"))
+
+
+def test_a_kubernetes_api_that_does_not_answer_ends_nothing(world: World) -> None:
+    running(world)
+    world.clusters.view = failing(TransientError("maze-1", "no route"))  # type: ignore[method-assign]
+    assert world.look(Awaiting.ATTEMPT, "token-2") is None
+    assert world.run().state is RunState.RUNNING
+
+
+def test_a_driver_log_that_cannot_be_had_keeps_nothing_from_recovering(world: World) -> None:
+    running(world)
+    lose_a_node(world)
+    world.jobs.logs = failing(TransientError("maze-1", "gone"))  # type: ignore[method-assign]
+    reply = world.look(Awaiting.ATTEMPT, "token-2")
+    assert reply is not None and reply.decision == "recover"
+
+
+def test_a_late_look_cannot_undo_what_a_later_one_decided(world: World) -> None:
+    running(world)
+    lose_a_node(world)
+    view = world.jobs.view
+
+    def slow(submission_id: str) -> JobView:
+        world.jobs.view = view  # type: ignore[method-assign]
+        later = world.look(Awaiting.ATTEMPT, "newer")
+        assert later is not None and later.decision == "recover"
+        world.clusters.current = replace(REPLACED, pods=REPLACED.pods)
+        return view(submission_id)
+
+    world.jobs.view = slow  # type: ignore[method-assign]
+    late = world.look(Awaiting.ATTEMPT, "older")
+    assert late is not None and late.decision == "stale"
+    assert world.run().recoveries_without_progress == 1
+    (one,) = world.runs.attempts("maze-1")
+    assert one.end_cause is EndCause.NODE_REPLACED
+
+
+def test_a_held_look_leaves_the_watch_to_a_later_one(world: World) -> None:
+    running(world)
+    lose_a_node(world)
+    world.look(Awaiting.ATTEMPT, "token-2")
+    world.jobs.actors = 3
+    sleep = world.sleep
+
+    def meanwhile(seconds: float) -> None:
+        sleep(seconds)
+        world.runs.begin_look("maze-1", 1, world.now())
+
+    world.ports = replace(world.ports, sleep=meanwhile)
+    answered = len(world.executions.answered)
+    assert world.look(Awaiting.FENCE, "token-3") is None
+    assert len(world.executions.answered) == answered
+
+
+def test_a_fence_whose_work_is_done_never_stops_the_next_attempt(world: World) -> None:
+    recovered(world)
+    reply = world.look(Awaiting.FENCE, "orphan")
+    assert reply is not None and reply.decision == "ready"
+    assert world.jobs.stopped == []
+
+
+def test_the_floor_is_what_the_old_attempt_had_saved_when_it_was_really_over(world: World) -> None:
+    running(world)
+    lose_a_node(world)
+    world.look(Awaiting.ATTEMPT, "token-2")
+    world.put(KEYS.progress(1), progress(step=42, saved_step=40))
+    world.look(Awaiting.FENCE, "token-3")
+    provision(world.ports, step("provision"))
+    world.look(Awaiting.CLUSTER, "token-4")
+    submit(world.ports, step("submit"), BUCKET)
+    assert world.runs.attempts("maze-1")[-1].floor == 40
+
+
+def test_a_cluster_that_vanishes_while_it_is_waited_for_is_created_again(world: World) -> None:
+    world.ask()
+    admit(world.ports, step("admit"))
+    world.look(Awaiting.LEASE)
+    provision(world.ports, step("provision"))
+    world.clusters.delete("maze-1")
+    reply = world.look(Awaiting.CLUSTER, "token-2")
+    assert reply is not None and reply.decision == "ready"
+    assert world.clusters.created == ["maze-1", "maze-1"]
+
+
+def test_a_cluster_created_for_a_run_that_was_ended_meanwhile_is_deleted_again(world: World) -> None:
+    world.ask()
+    admit(world.ports, step("admit"))
+    world.look(Awaiting.LEASE)
+    create = world.clusters.create
+
+    def slow(*given: object) -> bool:
+        world.runs.finish(world.run(), RunState.FAILED)
+        return create(*given)  # type: ignore[arg-type]
+
+    world.clusters.create = slow  # type: ignore[method-assign,assignment]
+    with pytest.raises(StaleExecution):
+        provision(world.ports, step("provision"))
+    assert world.clusters.deleted == ["maze-1"]
+
+
+def test_a_request_whose_execution_never_started_blocks_nobody(world: World) -> None:
+    world.ask()
+    world.later(1)
+    world.ask(run_id="maze-2")
+    admit(world.ports, step("admit", "maze-2"))
+    reply = world.look(Awaiting.LEASE, run_id="maze-2")
+    assert reply is not None and reply.decision == "ready"
+
+
+def test_time_in_the_queue_spends_no_wall_hours(world: World) -> None:
+    world.ask(budgets={"wall_hours": 1})
+    admit(world.ports, step("admit"))
+    world.later(timedelta(hours=5).total_seconds())
+    world.look(Awaiting.LEASE)
+    provision(world.ports, step("provision"))
+    world.look(Awaiting.CLUSTER, "cluster")
+    submit(world.ports, step("submit"), BUCKET)
+    world.jobs.states["maze-1-a1"] = JobView(JobState.RUNNING)
+    assert world.look(Awaiting.ATTEMPT, "token-2") is None
+    world.later(timedelta(hours=1, minutes=1).total_seconds())
+    spent = world.look(Awaiting.ATTEMPT, "token-3")
+    assert spent is not None and spent.decision == "failed"
+    assert (world.run().cause, world.jobs.stopped) == (EndCause.BUDGET_SPENT, ["maze-1-a1"])
+
+
+def test_a_final_message_that_was_not_accepted_is_tried_again(world: World) -> None:
+    running(world)
+    world.runs.finish(world.run(), RunState.FAILED, verdict=RunState.FAILED)
+    world.stages.refusing = True
+    with pytest.raises(TransientError):
+        notify(world.ports, step("notify"))
+    world.stages.refusing = False
+    assert notify(world.ports, step("notify")).decision == "failed"
+    assert [e.stage for e in world.stages.events][-1] is Stage.FAILED
+
+
+def test_the_finisher_repeats_a_last_message_that_died_with_its_execution(world: World) -> None:
+    running(world)
+    world.runs.finish(world.run(), RunState.FAILED, verdict=RunState.FAILED)
+    assert not finish_for(world.ports, "maze-1", 1, "FAILED", "x")
+    assert [e.key for e in world.stages.events][-1] == "final"
+
+
+def test_a_fault_is_told_without_documents_around_it(world: World) -> None:
+    running(world)
+    inner = json.dumps({"errorMessage": "run maze-1: no", "errorType": "TransientError", "stackTrace": ["x" * 900]})
+    outer = json.dumps({"ExecutionArn": "arn:aws:states:...", "Error": "TransientError", "Cause": inner})
+    abandon(world.ports, step("abandon", error=Fault(Error="States.TaskFailed", Cause=outer)))
+    assert "(States.TaskFailed: run maze-1: no)" in world.run().sentence
+    assert world.runs.attempts("maze-1")[-1].end_cause is EndCause.CONTROLLER_FAULT
+
+
+def failing(error: Exception):  # type: ignore[no-untyped-def]
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail

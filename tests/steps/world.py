@@ -66,9 +66,12 @@ class Executions:
 @dataclass
 class Stages:
     events: list[StageEvent] = field(default_factory=list)
+    refusing: bool = False
 
-    def emit(self, event: StageEvent) -> None:
-        self.events.append(event)
+    def emit(self, event: StageEvent) -> bool:
+        if not self.refusing:
+            self.events.append(event)
+        return not self.refusing
 
 
 @dataclass

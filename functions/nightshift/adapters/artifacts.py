@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -22,7 +22,8 @@ from nightshift.core.errors import PermanentError, bounded
 logger = logging.getLogger(__name__)
 
 MAX_DOCUMENT = 1_000_000
-MAX_OBJECTS = 20_000
+MAX_MANIFEST = 64_000_000
+MAX_OBJECTS = 100_000
 CHUNK = 1 << 20
 PARALLEL = 8
 JSON = "application/json"
@@ -83,21 +84,32 @@ class S3Artifacts:
         return {f"{folder}{name}": digest for name, digest in record.files.items()}
 
     def digests(self, run_id: str) -> dict[str, FileDigest]:
-        prefix = RunKeys(run_id).prefix
-        keys = list(self._keys(prefix))
+        names, prefix = RunKeys(run_id), RunKeys(run_id).prefix
+        sizes = self._sizes(prefix)
+        declared = {
+            f"{names.export(e.attempt, e.step)}{name}": digest
+            for e in self.exports(run_id)
+            for name, digest in e.files.items()
+        }
+        known = {k: d for k, d in declared.items() if sizes.get(k) == d.size}
+        keys = [k for k in sizes if k not in known]
         with ThreadPoolExecutor(PARALLEL) as pool:
-            return {k.removeprefix(prefix): d for k, d in zip(keys, pool.map(self._digest, keys), strict=True)}
+            known |= zip(keys, pool.map(self._digest, keys), strict=True)
+        return {k.removeprefix(prefix): known[k] for k in sizes}
 
-    def read_small(self, key: str) -> bytes | None:
+    def manifest(self, run_id: str) -> bytes | None:
+        return self.read_small(RunKeys(run_id).manifest, MAX_MANIFEST)
+
+    def read_small(self, key: str, limit: int = MAX_DOCUMENT) -> bytes | None:
         try:
             answer = self._s3.get_object(Bucket=self._bucket, Key=key)
         except ClientError as error:
             if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
                 return None
             raise
-        body: bytes = answer["Body"].read(MAX_DOCUMENT + 1)
-        if len(body) > MAX_DOCUMENT:
-            logger.error("%s is larger than %d bytes and was not read", key, MAX_DOCUMENT)
+        body: bytes = answer["Body"].read(limit + 1)
+        if len(body) > limit:
+            logger.error("%s is larger than %d bytes and was not read", key, limit)
             return None
         return body
 
@@ -135,10 +147,17 @@ class S3Artifacts:
             size += len(chunk)
         return FileDigest(sha256=sha.hexdigest(), size=size)
 
-    def _keys(self, prefix: str) -> Iterator[str]:
-        pages = self._s3.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=prefix, PaginationConfig={"MaxItems": MAX_OBJECTS}
-        )
+    def _keys(self, prefix: str) -> list[str]:
+        return list(self._sizes(prefix))
+
+    def _sizes(self, prefix: str) -> dict[str, int]:
+        """Every object below the prefix, with its size in bytes. Raises PermanentError where there are too many."""
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+        found: dict[str, int] = {}
         for page in pages:
-            for item in page.get("Contents", []):
-                yield item["Key"]
+            found |= {item["Key"]: item["Size"] for item in page.get("Contents", [])}
+            if len(found) > MAX_OBJECTS:
+                raise PermanentError(
+                    prefix, f"more than {MAX_OBJECTS} objects", "Raise training.eval_interval or hf_save_interval."
+                )
+        return found

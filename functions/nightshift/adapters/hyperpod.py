@@ -18,7 +18,7 @@ class SageMakerHyperPod:
         groups = tuple(
             GroupCapacity(
                 name=g["InstanceGroupName"],
-                instance_type=g["InstanceType"],
+                instance_type=g.get("InstanceType", "unknown"),
                 current=g.get("CurrentCount", 0),
                 target=g.get("TargetCount", g.get("CurrentCount", 0)),
             )

@@ -62,8 +62,8 @@ class KubernetesClusters:
         try:
             self._client.create(RayCluster.from_dict(manifest))
         except ApiError as error:
-            if error.status.code == 409:
-                return False
+            if error.status.code == 409 and error.status.reason == "AlreadyExists":
+                return self._adopt(spec.run_id)
             if error.status.code in REFUSED:
                 raise PermanentError(
                     spec.run_id,
@@ -74,6 +74,16 @@ class KubernetesClusters:
         except httpx.HTTPError as error:
             raise _transient(spec.run_id, error) from error
         return True
+
+    def _adopt(self, name: str) -> bool:
+        """The run's RayCluster is there already: False; one that is still being deleted has to be waited for."""
+        try:
+            there: Any = self._client.get(RayCluster, name).metadata
+        except (ApiError, httpx.HTTPError) as error:
+            raise _transient(name, error) from error
+        if there.deletionTimestamp is not None:
+            raise TransientError(name, f"the RayCluster {name} is still being deleted")
+        return False
 
     def view(self, name: str) -> ClusterView:
         try:

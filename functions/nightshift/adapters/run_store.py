@@ -25,7 +25,7 @@ from botocore.exceptions import ClientError
 
 from nightshift.contract.api import AuditLine
 from nightshift.contract.events import FieldError
-from nightshift.core.errors import StaleExecution
+from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.run import FINAL_STATES, Attempt, Run, RunState, Signal
 from nightshift.steps.ports import Nap, Rejection
 
@@ -69,7 +69,6 @@ class DynamoRunStore:
         item = {"pk": _pk(run.run_id), "sk": RUN, **_plain(run.model_dump(mode="json"))}
         item |= {"cluster_pk": f"HYPERPOD#{run.hyperpod_cluster}", "cluster_sk": run.run_id}
         item |= {"owner_pk": f"OWNER#{run.owner}", "owner_sk": f"{_stamp(run.created_at)}#{run.run_id}"}
-        item |= {"pool_pk": f"POOL#{run.pool}", "pool_sk": f"{_stamp(run.created_at)}#{run.run_id}"}
         try:
             self._table.put_item(Item=item, ConditionExpression="attribute_not_exists(pk)")
         except ClientError as error:
@@ -92,8 +91,14 @@ class DynamoRunStore:
             raise StaleExecution(run_id, k, f"the record holds r{run.k}")
         return run
 
-    def update(self, run: Run, **changes: Any) -> Run:
-        return self._write(run.run_id, run.k, changes)
+    def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
+        if look_seq is None:
+            return self._write(run.run_id, run.k, changes)
+        return self._write(run.run_id, run.k, changes, condition="look_seq = :look", values={":look": look_seq})
+
+    def enqueue(self, run: Run, **changes: Any) -> Run:
+        place = {"pool_pk": f"POOL#{run.pool}", "pool_sk": f"{_stamp(run.created_at)}#{run.run_id}"}
+        return self._write(run.run_id, run.k, {**changes, **place, "state": RunState.QUEUED})
 
     def begin_look(self, run_id: str, k: int, now: datetime) -> Run:
         return self._write(
@@ -223,16 +228,23 @@ class DynamoRunStore:
                 ]
             )
         except ClientError as error:
-            if error.response["Error"]["Code"] != "TransactionCanceledException":
-                raise
+            _must_be_refused(run.run_id, error)
             return None if self.load(run.run_id, run.k).attempt >= attempt.n else self._stale(run)
         return self.load(run.run_id, run.k)
 
     def _stale(self, run: Run) -> Run:
         raise StaleExecution(run.run_id, run.k, "an attempt could not be claimed: the run is over")
 
-    def save_attempt(self, run: Run, attempt: Attempt) -> None:
-        self._table.put_item(Item=self._attempt_item(run, attempt))
+    def save_attempt(self, run: Run, attempt: Attempt) -> bool:
+        try:
+            self._table.put_item(
+                Item=self._attempt_item(run, attempt), ConditionExpression="attribute_not_exists(ended_at)"
+            )
+        except ClientError as error:
+            if _is_conditional(error):
+                return False
+            raise
+        return True
 
     @staticmethod
     def _attempt_item(run: Run, attempt: Attempt) -> dict[str, Any]:
@@ -336,12 +348,13 @@ class DynamoRunStore:
                         "Update": {
                             "TableName": self._table.name,
                             "Key": {"pk": _pk(run.run_id), "sk": RUN},
-                            "UpdateExpression": "SET #state = :next REMOVE pool_pk, pool_sk",
+                            "UpdateExpression": "SET #state = :next, leased_at = :now REMOVE pool_pk, pool_sk",
                             "ConditionExpression": _WRITABLE,
                             "ExpressionAttributeNames": {"#state": "state"},
                             "ExpressionAttributeValues": {
                                 ":k": run.k,
                                 ":next": RunState.PROVISIONING.value,
+                                ":now": _stamp(now),
                                 **_PLACEHOLDER,
                             },
                         }
@@ -349,8 +362,7 @@ class DynamoRunStore:
                 ]
             )
         except ClientError as error:
-            if error.response["Error"]["Code"] != "TransactionCanceledException":
-                raise
+            _must_be_refused(run.run_id, error)
             self.load(run.run_id, run.k)
             return False
         return True
@@ -391,8 +403,7 @@ class DynamoRunStore:
         try:
             self._table.meta.client.transact_write_items(TransactItems=items)
         except ClientError as error:
-            if error.response["Error"]["Code"] != "TransactionCanceledException":
-                raise
+            _must_be_refused(run.run_id, error)
             raise StaleExecution(run.run_id, run.k, "it could not be ended: its record is final already") from error
         return self.load(run.run_id, run.k)
 
@@ -405,6 +416,17 @@ class DynamoRunStore:
 
 def _scalar(value: Any) -> Any:
     return _stamp(value) if isinstance(value, datetime) else value
+
+
+def _must_be_refused(run_id: str, error: ClientError) -> None:
+    """Return where a transaction was refused by a condition. A conflict with another write of the same item, or
+    throttling, cancels a transaction too, and only means that it has to be repeated."""
+    if error.response["Error"]["Code"] != "TransactionCanceledException":
+        raise error
+    reasons: Any = error.response.get("CancellationReasons", [])
+    codes = {str(r.get("Code", "None")) for r in reasons} - {"None"}
+    if codes - {"ConditionalCheckFailed"}:
+        raise TransientError(run_id, f"a write was cancelled by {', '.join(sorted(codes))}") from error
 
 
 def _is_conditional(error: ClientError) -> bool:

@@ -46,12 +46,14 @@ class EventBridgeStages:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def emit(self, event: StageEvent) -> None:
+    def emit(self, event: StageEvent) -> bool:
         entry = {"Source": EVENT_SOURCE, "DetailType": STAGE_DETAIL_TYPE, "Detail": event.to_json()}
         try:
             answer = self._client.put_events(Entries=[entry])
         except (BotoCoreError, ClientError) as error:
             logger.error("stage %s of run %s was not sent: %s", event.key, event.run_id, error)
-            return
+            return False
         if answer.get("FailedEntryCount"):
             logger.error("stage %s of run %s was refused: %s", event.key, event.run_id, answer["Entries"])
+            return False
+        return True

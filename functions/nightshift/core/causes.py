@@ -106,7 +106,9 @@ POLICIES: dict[EndCause, CausePolicy] = {
     EndCause.CANCELLED: CausePolicy(_G, "The run was cancelled on request."),
     EndCause.BUDGET_SPENT: CausePolicy(_G, "A budget of the run is spent; raise it under budgets and start again."),
     EndCause.CONTROLLER_FAULT: CausePolicy(
-        _G, "The controller itself failed; the message has the error of the state machine."
+        _G,
+        "Nightshift itself failed; the checkpoints on /shared are kept. Start the run again under another id, and report "
+        "this if it repeats.",
     ),
 }
 """Every cause has a policy: a test walks the enum."""

@@ -9,12 +9,13 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.observation import JobState, Observation
-from nightshift.core.run import Awaiting, Run, RunState, SignalKind
+from nightshift.core.run import Awaiting, Run, RunState
 
 HOLD_FOR = timedelta(minutes=3)
 """How long a wait that sends no events is watched closely before it is left to signals and the interval."""
 
 FENCE_DEADLINE = timedelta(minutes=15)
+RELEASE_DEADLINE = timedelta(minutes=60)
 LEASE_DEADLINE = timedelta(days=30)
 
 
@@ -62,11 +63,14 @@ def _cluster(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decis
         return Decision(Verb.FAILED, f"image cannot be pulled: {cluster.bad_image}", EndCause.BAD_IMAGE)
     if cluster_is_ready(spec, seen):
         return Decision(Verb.READY, f"{cluster.ready_workers} workers ready, Ray lists {seen.ray.gpus} GPUs")
+    limit = timedelta(minutes=spec.budgets.node_wait_minutes)
+    if not cluster.exists and not cluster.pods and _waited(run, now) <= limit:
+        hold = _hold_or_nap(run, now, "the RayCluster is gone: it is created again")
+        return Decision(hold.verb, hold.why, create_cluster=True)
     why = (
         f"{cluster.ready_workers} of {spec.topology.workers.count} workers ready, head "
         f"{'ready' if cluster.head_ready else 'not ready'}, Ray lists {seen.ray.gpus if seen.ray.gpus is not None else 'no'} GPUs"
     )
-    limit = timedelta(minutes=spec.budgets.node_wait_minutes)
     if _waited(run, now) > limit:
         return Decision(Verb.FAILED, f"{why} after {spec.budgets.node_wait_minutes} minutes", EndCause.CAPACITY_MISSING)
     return _hold_or_nap(run, now, why)
@@ -88,10 +92,12 @@ def _fence(run: Run, seen: Observation, now: datetime) -> Decision:
     if run.state is RunState.TEARDOWN:
         if not seen.cluster.exists and not seen.cluster.pods:
             return Decision(Verb.READY, "the RayCluster and its pods are gone")
+        if _waited(run, now) > RELEASE_DEADLINE:  # a pod on a dead node can be terminating for ever; others are waiting
+            return Decision(Verb.READY, f"released although {len(seen.cluster.pods)} pods are still listed")
         return _hold_or_nap(run, now, f"{len(seen.cluster.pods)} pods are still there")
     if run.cancel_requested:
         return Decision(Verb.CANCELLED, "cancelled while recovering", EndCause.CANCELLED)
-    if not seen.cluster.exists:
+    if not seen.cluster.exists and not seen.cluster.pods:
         return Decision(Verb.READY, "the RayCluster is gone, and the old attempt with it")
     stopped = seen.job.state.is_terminal or seen.job.state is JobState.MISSING
     if stopped and seen.ray.live_actors == 0:
@@ -119,24 +125,18 @@ def _attempt(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decis
             return _ending(run, spec, EndCause.HEAD_LOST, "Ray does not know the job any more", None)
         case JobState.PENDING | JobState.RUNNING | JobState.UNREACHABLE:
             if lost is not None:
-                return _ending(run, spec, _node_cause(seen), f"instance {lost} is gone", lost)
+                return _ending(run, spec, _node_cause(run, seen, lost), f"instance {lost} is gone", lost)
             if not seen.cluster.exists:
                 return _ending(run, spec, EndCause.HEAD_LOST, "the RayCluster is gone", None)
             return _alive(run, spec, seen, now)
 
 
 def _alive(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decision:
+    spent = _spent_budget(run, spec, seen, now)
+    if spent is not None:
+        return Decision(Verb.FAILED, f"{spent} are spent", EndCause.BUDGET_SPENT, stop_job=True)
     if run.cancel_requested:
         return Decision(Verb.NAP, "cancelled: the job is asked to stop", control=ControlCommand.STOP_AFTER_CHECKPOINT)
-    wall = now - run.created_at
-    if wall > timedelta(hours=spec.budgets.wall_hours):
-        return Decision(
-            Verb.FAILED, f"{spec.budgets.wall_hours:g} wall hours are spent", EndCause.BUDGET_SPENT, stop_job=True
-        )
-    if seen.gpu_hours > spec.budgets.gpu_hours:
-        return Decision(
-            Verb.FAILED, f"{spec.budgets.gpu_hours:g} GPU-hours are spent", EndCause.BUDGET_SPENT, stop_job=True
-        )
     waited = now - (seen.job_since or now)
     if seen.progress is None and waited > timedelta(minutes=spec.budgets.start_minutes):
         return _ending(
@@ -151,6 +151,16 @@ def _alive(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
     if seen.job.state is JobState.UNREACHABLE:
         return Decision(Verb.NAP, f"the endpoint does not answer, which says nothing about the job: {seen.job.message}")
     return Decision(Verb.NAP, f"the job is {seen.job.state}")
+
+
+def _spent_budget(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> str | None:
+    """Time in the queue is not spent: wall hours count from the moment when the run got its pool."""
+    budgets = spec.budgets
+    if now - (run.leased_at or run.created_at) > timedelta(hours=budgets.wall_hours):
+        return f"{budgets.wall_hours:g} wall hours"
+    if seen.gpu_hours > budgets.gpu_hours:
+        return f"{budgets.gpu_hours:g} GPU-hours"
+    return None
 
 
 def _ended(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decision:
@@ -169,22 +179,23 @@ def _ended(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
         cause = EndCause.WORKER_FAILED if seen.job.state is JobState.FAILED else EndCause.EVIDENCE_MISSING
         cause = EndCause.STOPPED if seen.job.state is JobState.STOPPED else cause
     if lost is not None and POLICIES[cause].action is Action.RECOVER:
-        cause = _node_cause(seen)
+        cause = _node_cause(run, seen, lost)
     return _ending(run, spec, cause, message, lost)
 
 
-def _node_cause(seen: Observation) -> EndCause:
-    announced = any(s.kind in (SignalKind.NODE_HEALTH, SignalKind.CLUSTER_EVENT) for s in seen.signals)
-    return EndCause.NODE_REPLACED if announced else EndCause.NODE_LOST
+def _node_cause(run: Run, seen: Observation, lost: str) -> EndCause:
+    """Replaced if an event was about that very instance, in this look or in an earlier one."""
+    told = {*run.announced, *(s.instance_id for s in seen.signals if s.kind.is_node_event)}
+    return EndCause.NODE_REPLACED if lost in told else EndCause.NODE_LOST
 
 
 def _ending(run: Run, spec: RunSpec, cause: EndCause, message: str, node: str | None) -> Decision:
     if POLICIES[cause].action is Action.GIVE_UP:
-        return Decision(Verb.FAILED, message, cause, node)
+        return Decision(Verb.FAILED, message, cause, node, stop_job=True)
     used, allowed = spent_recoveries(run), spec.budgets.max_recoveries_without_progress
     if used >= allowed:
         why = f"{used} recoveries without a new verified checkpoint; the last attempt ended as {cause}: {message}"
-        return Decision(Verb.FAILED, why, EndCause.BUDGET_SPENT, node)
+        return Decision(Verb.FAILED, why, EndCause.BUDGET_SPENT, node, stop_job=True)
     return Decision(Verb.RECOVER, message, cause, node)
 
 

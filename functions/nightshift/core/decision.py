@@ -33,6 +33,7 @@ class Decision:
     node: str | None = None
     control: ControlCommand | None = None
     stop_job: bool = False
+    create_cluster: bool = False
 
     @property
     def ends_attempt(self) -> bool:

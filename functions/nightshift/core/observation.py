@@ -47,7 +47,10 @@ class PodView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The RayCluster and its pods. ``state`` of its status is not looked at: it stays "ready" after a node's death."""
+    """The RayCluster and its pods. ``state`` of its status is not looked at: it stays "ready" after a node's death.
+
+    A view that could not be had counts as a cluster that is there and has no pods to tell of (``UNKNOWN_CLUSTER``): it
+    proves nothing."""
 
     exists: bool
     head_ready: bool = False
@@ -69,6 +72,9 @@ class ClusterView:
         return next(
             (r for r in reasons if r.startswith(("ImagePullBackOff", "ErrImagePull", "InvalidImageName"))), None
         )
+
+
+UNKNOWN_CLUSTER = ClusterView(exists=True)
 
 
 @dataclass(frozen=True)

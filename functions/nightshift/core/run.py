@@ -8,6 +8,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText
+from nightshift.contract.control import ControlCommand
 from nightshift.core.causes import EndCause
 
 
@@ -77,6 +78,7 @@ class Attempt(Document):
     floor: int = Field(0, ge=0, description="the step below which this attempt must not resume")
     started_at: datetime
     running_at: datetime | None = None
+    heard_at: datetime | None = Field(None, description="when its first progress was seen")
     ended_at: datetime | None = None
     end_cause: EndCause | None = None
     signal: str | None = None
@@ -116,6 +118,10 @@ class Run(Document):
     )
     instances: tuple[str, ...] = Field((), description="instances that host the run's pods, as last seen")
     lost_instance: str | None = None
+    announced: tuple[str, ...] = Field((), description="instances of the run that a node event was about")
+    leased_at: datetime | None = Field(
+        None, description="when the run began to hold its pool: wall hours count from here"
+    )
     signal_counter: int = 0
     seen_counter: int = 0
     look_seq: int = 0
@@ -125,6 +131,7 @@ class Run(Document):
     recovering_since: datetime | None = None
     cancel_requested: bool = False
     control_seq: int = 0
+    control_command: ControlCommand | None = None
     verdict: RunState | None = Field(None, description="the final state that is being worked towards")
     cause: EndCause | None = None
     sentence: ExternalText = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 from aws_lambda_powertools.metrics import MetricUnit
@@ -14,15 +14,21 @@ from nightshift.handlers.settings import ControllerSettings, load
 from nightshift.handlers.wiring import controller_ports
 from nightshift.steps.ending import finish_for
 
+EXECUTION_NAME = re.compile(r"^(?P<run_id>[a-z][-a-z0-9]{0,39})-r(?P<k>[1-9]\d{0,5})$")
+
 
 @logger.inject_lambda_context(clear_state=True)
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """An execution's input names its run; a run that is over already is left alone."""
+    """An execution's name is its run's id and k; a run that is over already is left alone."""
     detail = event["detail"]
-    started_with = json.loads(detail["input"])
-    run_id, k = str(started_with["run_id"]), int(started_with["k"])
+    named = EXECUTION_NAME.match(str(detail.get("name")))
+    if named is None:  # somebody's execution by hand: its input may be anything, and it has no run
+        logger.append_keys(run_id=None)
+        logger.error("not the name of a run's execution", extra={"execution": bounded(detail.get("name"), 100)})
+        return {"run_id": None, "did": False}
+    run_id, k = named["run_id"], int(named["k"])
     logger.append_keys(run_id=run_id, k=k)
     ports = controller_ports(load(ControllerSettings), lambda: context.get_remaining_time_in_millis() / 1_000)
     error = bounded(f"{detail.get('error') or ''} {detail.get('cause') or ''}".strip() or "no cause given", 500)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +26,6 @@ from nightshift.steps.ports import Clusters, HyperPod, Jobs, Ports
 BOTO = Config(
     connect_timeout=5, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"}, max_pool_connections=16
 )
-SOCKET_SECONDS = 10.0
-"""Ray's job client sets no timeout of its own, so every socket gets one."""
 
 
 @lru_cache(maxsize=16)
@@ -48,7 +45,6 @@ class Controller:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        socket.setdefaulttimeout(SOCKET_SECONDS)
 
     @cached_property
     def _role(self) -> Any:
@@ -86,7 +82,8 @@ class Controller:
         from nightshift.adapters.ray_jobs import RayJobs, write_kubeconfig
 
         if raycluster not in self._jobs:
-            write_kubeconfig(self._eks, self._token)
+            with temporary_faults_named(raycluster):
+                write_kubeconfig(self._eks, self._token)
             self._jobs[raycluster] = RayJobs(raycluster, self._settings.namespace)
         return self._jobs[raycluster]
 
@@ -102,13 +99,16 @@ class _Lazy:
         self._controller = controller
 
     def create(self, spec: Any, owner: str) -> bool:
-        return self._controller.clusters.create(spec, owner)
+        with temporary_faults_named(spec.run_id):
+            return self._controller.clusters.create(spec, owner)
 
     def view(self, name: str) -> ClusterView:
-        return self._controller.clusters.view(name)
+        with temporary_faults_named(name):
+            return self._controller.clusters.view(name)
 
     def delete(self, name: str) -> None:
-        self._controller.clusters.delete(name)
+        with temporary_faults_named(name):
+            self._controller.clusters.delete(name)
 
 
 class _LazyHyperPod:

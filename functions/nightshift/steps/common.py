@@ -31,21 +31,22 @@ def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None =
     ports.runs.audit(run_id, line)
 
 
-def emit(ports: Ports, run: Run, spec: RunSpec, stage: Stage, key: str, **fields: Any) -> None:
-    """A stage event, where the run's notification level wants it."""
-    if stage in LOUD[spec.notify]:
-        ports.stages.emit(
-            StageEvent(
-                run_id=run.run_id,
-                stage=stage,
-                key=key,
-                owner=run.owner,
-                at=ports.now(),
-                step=fields.pop("step", run.step),
-                total_steps=run.total_steps,
-                **fields,
-            )
+def emit(ports: Ports, run: Run, spec: RunSpec, stage: Stage, key: str, **fields: Any) -> bool:
+    """A stage event, where the run's notification level wants it. False where it was not accepted."""
+    if stage not in LOUD[spec.notify]:
+        return True
+    return ports.stages.emit(
+        StageEvent(
+            run_id=run.run_id,
+            stage=stage,
+            key=key,
+            owner=run.owner,
+            at=ports.now(),
+            step=fields.pop("step", run.step),
+            total_steps=run.total_steps,
+            **fields,
         )
+    )
 
 
 def attempt_line(attempt: Attempt, now: datetime) -> AttemptLine:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from nightshift.contract.layout import RunKeys
+from nightshift.core.errors import TransientError
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
 
 def save_driver_log(ports: Ports, run: Run, attempt: Attempt) -> None:
-    """The driver log's tail under the attempt's diagnostics/. Where there is none, a sentence says why."""
-    text = ports.jobs(run.raycluster).logs(attempt.submission_id)
+    """The driver log's tail under the attempt's diagnostics/. Where there is none, a sentence says why: diagnostics
+    never decide anything."""
+    try:
+        text = ports.jobs(run.raycluster).logs(attempt.submission_id)
+    except TransientError as error:
+        text = f"no driver log: {error}"
     key = f"{RunKeys(run.run_id).diagnostics(attempt.n)}driver.log"
     ports.artifacts.put(run.run_id, key, text.encode(), "text/plain; charset=utf-8")

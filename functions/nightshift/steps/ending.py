@@ -8,12 +8,12 @@ from typing import Any
 from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import POLICIES, EndCause
-from nightshift.core.errors import PermanentError, StaleExecution, bounded
+from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
 from nightshift.core.evidence import results
 from nightshift.core.run import Run, RunState, Signal, SignalKind
 from nightshift.steps.common import attempt_line, audit, emit, next_shift
 from nightshift.steps.ports import Ports
-from nightshift.steps.requests import Reply, StepRequest
+from nightshift.steps.requests import Fault, Reply, StepRequest
 from nightshift.steps.signals import wake
 
 STAGES = {RunState.SUCCEEDED: Stage.FINISHED, RunState.FAILED: Stage.FAILED, RunState.CANCELLED: Stage.CANCELLED}
@@ -23,7 +23,8 @@ MAX_CURVE = 200
 def abandon(ports: Ports, request: StepRequest) -> Reply:
     """A fault of the controller itself. A verdict of failure that stands already keeps its better reason."""
     run = ports.runs.load(request.run_id, request.k)
-    why = bounded(f"{request.error}: {told(request.cause)}", 600)
+    fault = request.error or Fault()
+    why = bounded(f"{fault.error}: {told(fault.cause)}", 600)
     changes: dict[str, Any] = {}
     if run.verdict in (None, RunState.SUCCEEDED):
         changes = {
@@ -31,9 +32,22 @@ def abandon(ports: Ports, request: StepRequest) -> Reply:
             "cause": EndCause.CONTROLLER_FAULT,
             "sentence": bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
         }
+    _end_open_attempt(ports, run, why)
     run = ports.runs.update(run, state=RunState.PUBLISHING, **changes, **next_shift(run))
     audit(ports, run.run_id, "step", "controller fault", detail=why)
     return Reply(decision=RunState.FAILED.value, shift=str(run.shift_seq))
+
+
+def _end_open_attempt(ports: Ports, run: Run, why: str) -> None:
+    attempts = ports.runs.attempts(run.run_id)
+    if attempts and attempts[-1].ended_at is None:
+        ended = {
+            "ended_at": ports.now(),
+            "end_cause": EndCause.CONTROLLER_FAULT,
+            "signal": "controller",
+            "message": why,
+        }
+        ports.runs.save_attempt(run, attempts[-1].model_copy(update=ended))
 
 
 def told(cause: str) -> str:
@@ -42,7 +56,11 @@ def told(cause: str) -> str:
         document = json.loads(cause)
     except ValueError:
         return cause
-    return str(document["errorMessage"]) if isinstance(document, dict) and "errorMessage" in document else cause
+    if not isinstance(document, dict):
+        return cause
+    if "Cause" in document:  # of a shift: its own error document is one level further in
+        return told(str(document["Cause"]))
+    return str(document.get("errorMessage", cause))
 
 
 def teardown(ports: Ports, request: StepRequest) -> Reply:
@@ -84,7 +102,7 @@ def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
     now, attempts = ports.now(), ports.runs.attempts(run.run_id)
     found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
     thinned = found.curve[:: max(1, -(-len(found.curve) // MAX_CURVE))]
-    emit(
+    accepted = emit(
         ports,
         run,
         spec,
@@ -102,6 +120,8 @@ def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
         gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
         links=ports.artifacts.links(run.run_id),
     )
+    if not accepted:
+        raise TransientError(run.run_id, "EventBridge did not accept the final message")
     audit(ports, run.run_id, "step", "final message sent", detail=str(run.state))
 
 
@@ -112,7 +132,9 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
         run = ports.runs.load(run_id, k)
     except StaleExecution:
         return False
-    if run.state.is_final:
+    if run.state.is_final:  # the last steps may have died after the record was written; both are safe to repeat
+        wake_next(ports, run.pool)
+        _tell(ports, run)
         return False
     why = bounded(f"the state machine ended as {status}: {told(error)}", 600)
     proven = run.verdict is RunState.SUCCEEDED and run.published
@@ -124,19 +146,20 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
             sentence=bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
         )
     audit(ports, run_id, "finisher", "takes over", detail=why)
-    attempts = ports.runs.attempts(run_id)
-    if attempts and attempts[-1].ended_at is None:
-        ended = {"ended_at": ports.now(), "end_cause": EndCause.CONTROLLER_FAULT, "signal": "execution_status"}
-        ports.runs.save_attempt(run, attempts[-1].model_copy(update=ended))
+    _end_open_attempt(ports, run, why)
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
     run = ports.runs.finish(run, run.verdict or RunState.FAILED)
     wake_next(ports, run.pool)
-    try:
-        emit_final(ports, run, ports.artifacts.spec(run_id))
-    except PermanentError as missing:
-        audit(ports, run_id, "finisher", "no final message", detail=str(missing))
+    _tell(ports, run)
     return True
+
+
+def _tell(ports: Ports, run: Run) -> None:
+    try:
+        emit_final(ports, run, ports.artifacts.spec(run.run_id))
+    except PermanentError as missing:
+        audit(ports, run.run_id, "finisher", "no final message", detail=str(missing))
 
 
 def _confirm_gone(ports: Ports, run: Run) -> None:

@@ -34,6 +34,7 @@ HOLD_RESERVE = 12.0
 MIN_GAP = 1.0
 """Seconds between a look that a signal overtook and the next: a storm of signals costs one look a second."""
 
+MAX_ANNOUNCED = 32
 MAX_LOOKS = 1_500
 MAX_SHIFT = timedelta(hours=22)
 """Bounds of a shift: 6 to 8 events a look keep it far below 25,000."""
@@ -78,22 +79,25 @@ def _look(ports: Ports, request: LookRequest, run: Run, interval: int) -> Reply 
     spec, look_seq = ports.artifacts.spec(run.run_id), run.look_seq
     while True:
         judged = _judge(ports, run, spec, request.awaiting)
-        run = judged.run
         if judged.decision.verb is not Verb.HOLD or ports.remaining() < HOLD_RESERVE:
             break
         ports.sleep(HOLD_SECONDS)
+        run = ports.runs.load(run.run_id, run.k)
+        if run.look_seq != look_seq:
+            return None  # a later look is in charge, and this token is not waited for any more
+    run = judged.run
     match judged.decision.verb:
         case Verb.HOLD:
-            run = ports.runs.update(run, seen_counter=judged.counter)
+            run = ports.runs.update(run, look_seq, seen_counter=judged.counter)
             return _again_or(run, request, ports.now(), "look", interval)
         case Verb.NAP:
             return _nap(ports, request, judged, look_seq, interval)
         case Verb.READY:
             return _ready(ports, request, judged, look_seq, interval)
         case Verb.RECOVER:
-            return _recover(ports, spec, judged, interval)
+            return _recover(ports, spec, judged, look_seq, interval)
         case Verb.SUCCEEDED | Verb.FAILED | Verb.CANCELLED:
-            return _verdict(ports, judged, VERDICTS[judged.decision.verb], interval)
+            return _verdict(ports, judged, VERDICTS[judged.decision.verb], look_seq, interval)
         case Verb.AGAIN:
             return _handed_over(ports, run, "again", interval)
 
@@ -105,6 +109,8 @@ def _settled(run: Run, awaiting: Awaiting) -> str | None:
         return run.verdict.value
     if awaiting is Awaiting.ATTEMPT and run.state is RunState.RECOVERING:
         return Verb.RECOVER.value
+    if awaiting is Awaiting.FENCE and run.state is not RunState.RECOVERING:
+        return Verb.READY.value  # the next attempt is on its way: what this fence was for has been done
     return None
 
 
@@ -122,6 +128,8 @@ def _judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
     decision = decide(run, spec, awaiting, seen, ports.now())
     if decision.stop_job and attempt is not None:
         ports.jobs(run.raycluster).stop(attempt.submission_id)
+    if decision.create_cluster:
+        ports.clusters.create(spec, run.owner)
     if decision.control is not None:
         run = _ask(ports, run, seen, decision)
     return Judged(run, attempt, seen, decision, counter)
@@ -135,6 +143,8 @@ def _learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observ
         known = {"resumed_step": progress.resumed_step, "last_saved_step": progress.saved_step}
     if outcome is not None:
         known = {"resumed_step": outcome.resumed_step, "last_saved_step": outcome.saved_step}
+    if attempt.heard_at is None and (progress is not None or outcome is not None):
+        known["heard_at"] = ports.now()
     alive = seen.job.state is JobState.RUNNING or progress is not None or outcome is not None
     if alive and attempt.running_at is None:
         known["running_at"] = ports.now()
@@ -143,7 +153,9 @@ def _learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observ
         ports.runs.save_attempt(run, learned)
     if learned.running_at is not None and attempt.running_at is None:
         _came_alive(ports, run, spec, learned, seen)
+    events = {s.instance_id for s in seen.signals if s.kind.is_node_event and s.instance_id in run.instances}
     changes: dict[str, Any] = {"verified_step": max(run.verified_step, learned.last_saved_step)}
+    changes["announced"] = tuple(sorted({*run.announced, *(i for i in events if i)}))[-MAX_ANNOUNCED:]
     if progress is not None:
         changes |= {"step": progress.step, "eta_seconds": progress.eta_seconds}
         changes |= {"success": progress.success if progress.success is not None else run.success}
@@ -177,12 +189,13 @@ def _ask(ports: Ports, run: Run, seen: Observation, decision: Decision) -> Run:
     command, progress = decision.control, seen.progress
     acknowledged = progress.acknowledged if progress is not None else 0
     nothing_new = progress is not None and progress.step <= progress.saved_step
-    if command is None or acknowledged < run.control_seq or (command is ControlCommand.CHECKPOINT_NOW and nothing_new):
+    waiting = acknowledged < run.control_seq and run.control_command in (command, ControlCommand.STOP_AFTER_CHECKPOINT)
+    if command is None or waiting or (command is ControlCommand.CHECKPOINT_NOW and nothing_new):
         return run
     seq = run.control_seq + 1
     ports.artifacts.control(Control(run_id=run.run_id, seq=seq, command=command, reason=decision.why, at=ports.now()))
     audit(ports, run.run_id, "look", f"asked the job: {command}", seen.signal, decision.why)
-    return ports.runs.update(run, control_seq=seq)
+    return ports.runs.update(run, control_seq=seq, control_command=command)
 
 
 def _again_or(run: Run, request: LookRequest, now: datetime, decision: str, interval: int) -> Reply:
@@ -209,7 +222,7 @@ def _ready(ports: Ports, request: LookRequest, judged: Judged, look_seq: int, in
     if request.awaiting is Awaiting.CLUSTER:
         changes["instances"] = judged.seen.cluster.instances
     audit(ports, run.run_id, "look", f"{request.awaiting} ready", judged.seen.signal, judged.decision.why)
-    run = ports.runs.update(run, **changes, **next_shift(run))
+    run = ports.runs.update(run, look_seq, **changes, **next_shift(run))
     return Reply(decision=Verb.READY.value, shift=str(run.shift_seq), interval=interval)
 
 
@@ -232,17 +245,19 @@ def _end_attempt(ports: Ports, judged: Judged) -> None:
     )
 
 
-def _recover(ports: Ports, spec: RunSpec, judged: Judged, interval: int) -> Reply:
+def _recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval: int) -> Reply:
     run, decision, now = judged.run, judged.decision, ports.now()
     _end_attempt(ports, judged)
     run = ports.runs.update(
         run,
+        look_seq,
         state=RunState.RECOVERING,
         cause=decision.cause,
         lost_instance=decision.node,
         recoveries_without_progress=spent_recoveries(run) + 1,
         recovery_floor=run.verified_step,
         recovering_since=now,
+        announced=(),
         waiting_since=now,
         seen_counter=judged.counter,
         **next_shift(run),
@@ -263,11 +278,12 @@ def _recover(ports: Ports, spec: RunSpec, judged: Judged, interval: int) -> Repl
     return Reply(decision=Verb.RECOVER.value, shift=str(run.shift_seq), interval=interval)
 
 
-def _verdict(ports: Ports, judged: Judged, verdict: RunState, interval: int) -> Reply:
+def _verdict(ports: Ports, judged: Judged, verdict: RunState, look_seq: int, interval: int) -> Reply:
     run, decision = judged.run, judged.decision
     _end_attempt(ports, judged)
     run = ports.runs.update(
         run,
+        look_seq,
         state=RunState.PUBLISHING,
         verdict=verdict,
         cause=decision.cause,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.spec import RunSpec
+from nightshift.core.errors import TransientError, bounded
 from nightshift.core.evidence import is_complete, results
-from nightshift.core.observation import ClusterView, JobState, Observation, RayView
+from nightshift.core.observation import UNKNOWN_CLUSTER, ClusterView, JobState, JobView, Observation, RayView
 from nightshift.core.run import Attempt, Awaiting, Run, RunState
 from nightshift.steps.ports import Ports
 
@@ -44,7 +45,7 @@ def _fence(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> Observation:
 
 def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: Sequence[Attempt]) -> Observation:
     outcome = ports.artifacts.outcome(run.run_id, attempt.n)
-    job = ports.jobs(run.raycluster).view(attempt.submission_id)
+    job, cluster = _job(ports, run, attempt), _cluster(ports, run)
     over = outcome is not None or job.state.is_terminal or job.state is JobState.MISSING
     evidence = False
     if over:
@@ -56,11 +57,26 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
         evidence = is_complete(found, attempt.n, last)
     return Observation(
-        cluster=ports.clusters.view(run.raycluster),
+        cluster=cluster,
         job=job,
         progress=ports.artifacts.progress(run.run_id, attempt.n),
         outcome=outcome,
         evidence=evidence,
-        job_since=attempt.started_at,
+        job_since=attempt.started_at if attempt.heard_at is None else None,
         gpu_hours=sum(a.gpu_hours(ports.now()) for a in attempts),
     )
+
+
+def _job(ports: Ports, run: Run, attempt: Attempt) -> JobView:
+    try:
+        return ports.jobs(run.raycluster).view(attempt.submission_id)
+    except TransientError as error:
+        return JobView(JobState.UNREACHABLE, bounded(error, 300))
+
+
+def _cluster(ports: Ports, run: Run) -> ClusterView:
+    """A Kubernetes API that does not answer is no reason to give up a job that may well be running."""
+    try:
+        return ports.clusters.view(run.raycluster)
+    except TransientError:
+        return UNKNOWN_CLUSTER

@@ -49,8 +49,12 @@ class RunStore(Protocol):
     def load(self, run_id: str, k: int) -> Run:
         """Raises StaleExecution."""
 
-    def update(self, run: Run, **changes: Any) -> Run:
-        """Write the named fields (None removes one). Raises StaleExecution."""
+    def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
+        """Write the named fields (None removes one); with ``look_seq`` only if no later look began. Raises
+        StaleExecution."""
+
+    def enqueue(self, run: Run, **changes: Any) -> Run:
+        """Into the queue of its pool: a run takes a place there only once its execution runs. Raises StaleExecution."""
 
     def begin_look(self, run_id: str, k: int, now: datetime) -> Run:
         """Count the look and drop the registered token, in one write. Raises StaleExecution."""
@@ -67,7 +71,8 @@ class RunStore(Protocol):
     def claim_attempt(self, run: Run, attempt: Attempt) -> Run | None:
         """Make ``attempt`` the run's current one, once; None if that was done before. Raises StaleExecution."""
 
-    def save_attempt(self, run: Run, attempt: Attempt) -> None: ...
+    def save_attempt(self, run: Run, attempt: Attempt) -> bool:
+        """Write an attempt that has not ended; False, and nothing written, where it has: its end is never rewritten."""
 
     def attempts(self, run_id: str) -> Sequence[Attempt]: ...
 
@@ -153,9 +158,12 @@ class Artifacts(Protocol):
         """Copy an export's files into ``folder``; key -> digest."""
 
     def digests(self, run_id: str) -> dict[str, FileDigest]:
-        """Key below the run's prefix -> digest of the bytes as they are stored now."""
+        """Key below the run's prefix -> digest of the bytes as they are stored now. Exports, which a long run has by
+        the hundred, are not read again: theirs are what their writer computed, and their sizes are checked."""
 
     def read_small(self, key: str) -> bytes | None: ...
+
+    def manifest(self, run_id: str) -> bytes | None: ...
 
     def links(self, run_id: str) -> dict[str, str]:
         """Label -> address, for people."""
@@ -164,7 +172,8 @@ class Artifacts(Protocol):
 class Stages(Protocol):
     """Stage events to EventBridge. A message that cannot be sent never touches the run."""
 
-    def emit(self, event: StageEvent) -> None: ...
+    def emit(self, event: StageEvent) -> bool:
+        """False where it was not accepted."""
 
 
 class Executions(Protocol):

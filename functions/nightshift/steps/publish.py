@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from nightshift.contract.job import FileDigest
 from nightshift.contract.layout import RunKeys
@@ -11,6 +12,7 @@ from nightshift.contract.spec import GitCode, RunSpec
 from nightshift.core.admission import known_ceiling
 from nightshift.core.errors import PublicationError
 from nightshift.core.evidence import Results, results
+from nightshift.core.observation import JobState
 from nightshift.core.run import Attempt, Run, RunState
 from nightshift.core.versions import CONTROLLER_VERSION, SKYRL_VERSION
 from nightshift.report.card import model_card
@@ -21,6 +23,7 @@ from nightshift.steps.requests import Reply, StepRequest
 
 ADAPTER_FILES = frozenset({"adapter_config.json", "adapter_model.safetensors"})
 MANIFEST = "manifest.json"
+SILENCE = timedelta(seconds=15)
 
 
 def publish(ports: Ports, request: StepRequest) -> Reply:
@@ -28,18 +31,26 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
     objects."""
     run = ports.runs.load(request.run_id, request.k)
     spec, attempts = ports.artifacts.spec(run.run_id), ports.runs.attempts(run.run_id)
+    if run.verdict is not RunState.SUCCEEDED and attempts:
+        _silence(ports, run, attempts[-1])
     found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
     keys, provenance = RunKeys(run.run_id), provenance_of(run, spec)
     adapters = {n: e for n, e in (("best", found.best_export), ("final", found.final_export)) if e is not None}
     manifest = _manifest(ports, run, spec, found, attempts, {n: e.step for n, e in adapters.items()})
+    promised = _promised_rows(keys, found)
     for name, export in adapters.items():
-        ports.artifacts.copy_export(export, keys.adapter(name))
+        copied = ports.artifacts.copy_export(export, keys.adapter(name))
+        promised |= {key.removeprefix(keys.prefix): digest.sha256 for key, digest in copied.items()}
+        promised.pop(f"{keys.adapter(name)}README.md".removeprefix(keys.prefix), None)  # the card takes its place
         card = model_card(manifest, provenance, name, spec).encode()
         ports.artifacts.put(run.run_id, f"{keys.adapter(name)}README.md", card, "text/markdown; charset=utf-8")
     ports.artifacts.put(run.run_id, keys.provenance, provenance.to_json().encode(), "application/json")
-    report = render_report(manifest.model_copy(update={"objects": _objects(ports, run)}), provenance, spec)
-    ports.artifacts.put(run.run_id, keys.report, report.encode(), "text/html; charset=utf-8")
-    complete = manifest.model_copy(update={"objects": _objects(ports, run)})
+    objects = _objects(ports, run)
+    _must_hold(run, promised, objects)
+    report = render_report(manifest.model_copy(update={"objects": objects}), provenance, spec)
+    digest = ports.artifacts.put(run.run_id, keys.report, report.encode(), "text/html; charset=utf-8")
+    objects[keys.report.removeprefix(keys.prefix)] = digest
+    complete = manifest.model_copy(update={"objects": dict(sorted(objects.items()))})
     ports.artifacts.put(run.run_id, keys.manifest, complete.to_json().encode(), "application/json")
     audit(
         ports,
@@ -51,11 +62,39 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
     return Reply(decision="ready", shift=str(run.shift_seq))
 
 
+def _promised_rows(keys: RunKeys, found: Results) -> dict[str, str]:
+    """Of the evals that the headline shows: key of the rows -> SHA-256 that their summary claims."""
+    shown = (found.baseline, found.final, found.best, found.holdout_baseline, found.holdout_final)
+    return {
+        keys.eval_rows(s.attempt, s.step, s.eval_set).removeprefix(keys.prefix): s.rows_sha256
+        for s in shown
+        if s is not None
+    }
+
+
+def _must_hold(run: Run, promised: Mapping[str, str], stored: Mapping[str, FileDigest]) -> None:
+    """What the writers of adapters and evals promised is what S3 holds, before a manifest says so."""
+    wrong = [k for k, sha in promised.items() if k not in stored or stored[k].sha256 != sha]
+    if wrong:
+        raise PublicationError(run.run_id, f"other bytes than their writer promised, or none: {', '.join(wrong[:5])}")
+
+
+def _silence(ports: Ports, run: Run, attempt: Attempt) -> None:
+    """A run that is given up may still have a living job: nothing may be written below a manifest that is being made."""
+    jobs, deadline = ports.jobs(run.raycluster), ports.now() + SILENCE
+    while ports.now() < deadline:
+        view = jobs.view(attempt.submission_id)
+        if view.state not in (JobState.PENDING, JobState.RUNNING):
+            return
+        jobs.stop(attempt.submission_id)
+        ports.sleep(1.0)
+
+
 def verify(ports: Ports, request: StepRequest) -> Reply:
     """Raises PublicationError where what is stored differs from the manifest, or a success lacks its adapter."""
     run = ports.runs.load(request.run_id, request.k)
     keys = RunKeys(run.run_id)
-    body = ports.artifacts.read_small(keys.manifest)
+    body = ports.artifacts.manifest(run.run_id)
     if body is None:
         raise PublicationError(run.run_id, f"{keys.manifest} is missing")
     manifest = Manifest.from_json(body)

@@ -4,9 +4,9 @@ code at once."""
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from nightshift.contract.base import Document, ExternalText
 from nightshift.core.run import Awaiting
@@ -16,14 +16,20 @@ StepName = Literal[
 ]
 
 
+class Fault(Document):
+    """A state machine's error output: ``Error`` is its name, ``Cause`` a text or a Lambda's error document."""
+
+    error: ExternalText = Field("unknown", alias="Error")
+    cause: Annotated[str, StringConstraints(max_length=32_768)] = Field("", alias="Cause")
+
+
 class StepRequest(Document):
-    """Payload of every call. ``error`` and ``cause`` come with ``abandon`` only."""
+    """Payload of every call. ``error`` comes with ``abandon`` only."""
 
     step: StepName
     run_id: str = Field(max_length=40)
     k: int = Field(ge=1)
-    error: ExternalText = ""
-    cause: ExternalText = ""
+    error: Fault | None = None
 
 
 class LookRequest(StepRequest):

@@ -7,7 +7,7 @@ from nightshift.contract.layout import submission_id
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import capacity_problems
 from nightshift.core.causes import POLICIES, EndCause
-from nightshift.core.errors import PermanentError, bounded
+from nightshift.core.errors import PermanentError, StaleExecution, bounded
 from nightshift.core.run import Attempt, Run, RunState
 from nightshift.steps.common import audit, emit, next_shift
 from nightshift.steps.ports import Ports
@@ -21,7 +21,7 @@ def admit(ports: Ports, request: StepRequest) -> Reply:
     run = ports.runs.load(request.run_id, request.k)
     spec = ports.artifacts.spec(run.run_id)
     if run.state is RunState.ADMITTED:
-        run = ports.runs.update(run, state=RunState.QUEUED, waiting_since=ports.now(), **next_shift(run))
+        run = ports.runs.enqueue(run, waiting_since=ports.now(), **next_shift(run))
         audit(ports, run.run_id, "step", "admitted", detail=f"{spec.topology.gpus} GPUs, {run.total_steps} steps")
         emit(ports, run, spec, Stage.QUEUED, "queued", sentence=f"Waiting for pool {run.pool}.")
     return Reply(decision=READY, shift=str(run.shift_seq))
@@ -46,7 +46,11 @@ def provision(ports: Ports, request: StepRequest) -> Reply:
         created = ports.clusters.create(spec, run.owner)
     except PermanentError as error:
         return _fail(ports, run, EndCause.BAD_CONFIGURATION, str(error))
-    run = ports.runs.update(run, waiting_since=ports.now(), **next_shift(run))
+    try:
+        run = ports.runs.update(run, waiting_since=ports.now(), **next_shift(run))
+    except StaleExecution:
+        ports.clusters.delete(run.raycluster)  # the run was ended meanwhile: nobody else would find this cluster
+        raise
     if created:
         audit(ports, run.run_id, "step", "RayCluster created", detail=run.raycluster)
     return Reply(decision=READY, shift=str(run.shift_seq))
@@ -81,18 +85,25 @@ def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     attempts = ports.runs.attempts(run.run_id)
     if attempts and attempts[-1].ended_at is None:
         return run, attempts[-1]
+    floor = max([run.verified_step, *(_last_saved(ports, run, a) for a in attempts[-1:])])
     wanted = Attempt(
         n=run.attempt + 1,
         submission_id=submission_id(run.run_id, run.attempt + 1),
-        floor=run.verified_step,
+        floor=floor,
         started_at=ports.now(),
-        last_saved_step=run.verified_step,
+        last_saved_step=floor,
         gpus=spec.topology.gpus,
     )
     claimed = ports.runs.claim_attempt(run, wanted)
     if claimed is None:  # the same step of the same execution was here before, in another invocation
         return ports.runs.load(run.run_id, run.k), ports.runs.attempts(run.run_id)[-1]
     return claimed, wanted
+
+
+def _last_saved(ports: Ports, run: Run, attempt: Attempt) -> int:
+    """What the old attempt had verified when it was really over: it may have saved after the look that ended it."""
+    progress, outcome = ports.artifacts.progress(run.run_id, attempt.n), ports.artifacts.outcome(run.run_id, attempt.n)
+    return max(attempt.last_saved_step, *(d.saved_step for d in (progress, outcome) if d is not None), 0)
 
 
 def _fail(ports: Ports, run: Run, cause: EndCause, why: str) -> Reply:
