@@ -51,7 +51,7 @@ class Story:
         self._out = out
         self._deadline = deadline
         self._keys = RunKeys(request.run_id)
-        self.watch = Watch(stack, screen, request.run_id)
+        self.watch = Watch(stack, screen, request.run_id, request.eval_interval)
 
     def tell(self) -> Told:
         """From the start event to the verified publication. Raises StoryFailed with one sentence."""

@@ -32,6 +32,10 @@ class Request:
     def total_steps(self) -> int:
         return int(self.spec["training"]["total_steps"])
 
+    @property
+    def eval_interval(self) -> int:
+        return int(self.spec["training"]["eval_interval"])
+
 
 def demo_request(path: Path = EXAMPLE) -> Request:
     """Read the example; raises OSError or yaml.YAMLError where it cannot be read."""

@@ -32,10 +32,11 @@ class StoryFailed(StackError):
 class Watch:
     """What is known about one run, read a little at a time by ``tick``."""
 
-    def __init__(self, stack: Stack, screen: Screen, run_id: str) -> None:
+    def __init__(self, stack: Stack, screen: Screen, run_id: str, eval_interval: int) -> None:
         self._stack = stack
         self._screen = screen
         self._keys = RunKeys(run_id)
+        self._eval_interval = eval_interval
         self._next_view = 0.0
         self._failures = 0
         self._known_audit: set[tuple[str, str, str]] = set()
@@ -115,7 +116,7 @@ class Watch:
         if now == before:
             return
         self.progress[self.attempt] = now
-        for what in milestones(before, now):
+        for what in milestones(before, now, self._eval_interval):
             self._note(now.at, "job", what)
         self._latest = ProgressLine(now.attempt, now.phase, now.step, now.total_steps, now.success, now.eta_seconds)
 
@@ -139,7 +140,7 @@ class Watch:
             self._screen.progress(self._latest)
 
 
-def milestones(before: Progress | None, now: Progress) -> list[str]:
+def milestones(before: Progress | None, now: Progress, eval_interval: int) -> list[str]:
     """What is worth a line of its own between two readings of one attempt's progress."""
     found = []
     if now.resumed_step and (before is None or before.resumed_step is None):
@@ -147,7 +148,7 @@ def milestones(before: Progress | None, now: Progress) -> list[str]:
     if before is not None and now.saved_step > before.saved_step and now.saved_step != now.resumed_step:
         found.append(f"checkpoint of step {now.saved_step} is saved and verified")
     if now.success is not None and (before is None or before.success != now.success):
-        found.append(f"eval at step {now.step}: {now.success:.1%} of the fixed set solved")
+        found.append(f"eval at step {now.step - now.step % eval_interval}: {now.success:.1%} of the fixed set solved")
     return found
 
 

@@ -213,14 +213,14 @@ def at_step(step: int, **fields: Any) -> Progress:
 def test_milestones_are_told_once_and_a_resumed_step_is_not_told_as_a_new_checkpoint() -> None:
     first = at_step(0, saved_step=16)  # the floor, before the guard has spoken
     resumed = at_step(16, saved_step=16, resumed_step=16)
-    later = at_step(20, saved_step=20, resumed_step=16, success=0.5)
-    assert milestones(None, first) == []
-    assert milestones(first, resumed) == ["attempt 2 resumes at step 16"]
-    assert milestones(resumed, later) == [
+    later = at_step(21, saved_step=20, resumed_step=16, success=0.5)
+    assert milestones(None, first, 4) == []
+    assert milestones(first, resumed, 4) == ["attempt 2 resumes at step 16"]
+    assert milestones(resumed, later, 4) == [
         "checkpoint of step 20 is saved and verified",
         "eval at step 20: 50.0% of the fixed set solved",
     ]
-    assert milestones(later, at_step(21, saved_step=20, resumed_step=16, success=0.5)) == []
+    assert milestones(later, at_step(22, saved_step=20, resumed_step=16, success=0.5), 4) == []
 
 
 def test_text_from_outside_takes_one_line_and_keeps_its_first_and_last_words() -> None:
