@@ -8,7 +8,7 @@ from typing import Any
 from nightshift.contract.evals import EvalSet, EvalSummary, wilson_interval
 from nightshift.contract.job import ExportRecord, FileDigest, Outcome, OutcomeCause, Phase, Progress
 from nightshift.contract.spec import RunSpec
-from nightshift.core.observation import ClusterView, PodView
+from nightshift.core.observation import ClusterView, PodView, RayView
 from nightshift.core.run import Attempt, Run, RunState
 
 NOW = datetime(2026, 11, 30, 3, 0, tzinfo=UTC)
@@ -65,7 +65,9 @@ def attempt(n: int = 1, **changes: Any) -> Attempt:
 def cluster(*instances: str, **changes: Any) -> ClusterView:
     """A healthy RayCluster on the given instances; the first hosts the head."""
     names = instances or ("i-head", "i-w1", "i-w2", "i-w3")
-    pods = tuple(PodView(f"pod-{i}", is_head=k == 0, ready=True, instance_id=i) for k, i in enumerate(names))
+    pods = tuple(
+        PodView(f"pod-{i}", is_head=k == 0, ready=True, instance_id=i, ip=f"ip-{i}") for k, i in enumerate(names)
+    )
     workers = len(pods) - 1
     base: dict[str, Any] = {
         "exists": True,
@@ -76,6 +78,11 @@ def cluster(*instances: str, **changes: Any) -> ClusterView:
         "pods": pods,
     }
     return ClusterView(**(base | changes))
+
+
+def ray(*instances: str, gpus: int = 2, actors: int | None = 0) -> RayView:
+    """Ray as it lists the workers of ``cluster()``; the head has no GPUs."""
+    return RayView({f"ip-{i}": gpus for i in instances or ("i-w1", "i-w2", "i-w3")}, actors)
 
 
 def progress(**changes: Any) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from nightshift.core.decide import HOLD_FOR, decide
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.observation import ClusterView, JobState, JobView, Observation, RayView
 from nightshift.core.run import Awaiting, Run, RunState, Signal, SignalKind
-from tests.builders import NOW, cluster, outcome, progress, run, spec
+from tests.builders import NOW, cluster, outcome, progress, ray, run, spec
 
 REPLACED = cluster("i-head", "i-w1", "i-w2", "i-new")
 NODE_EVENT = Signal(kind=SignalKind.NODE_HEALTH, instance_id="i-w3", at=NOW)
@@ -158,24 +159,31 @@ def test_a_cancelled_job_is_asked_to_stop_after_a_checkpoint_and_is_cancelled_wh
     ids=["a worker is missing", "no head", "status is of an older generation", "fewer workers wanted", "no cluster"],
 )
 def test_a_cluster_is_ready_only_when_every_sign_agrees(view: ClusterView) -> None:
-    assert judge(Observation(view, ray=RayView(gpus=6)), awaiting=Awaiting.CLUSTER).verb is Verb.HOLD
-    assert judge(Observation(cluster(), ray=RayView(gpus=6)), awaiting=Awaiting.CLUSTER).verb is Verb.READY
+    assert judge(Observation(view, ray=ray()), awaiting=Awaiting.CLUSTER).verb is Verb.HOLD
+    assert judge(Observation(cluster(), ray=ray()), awaiting=Awaiting.CLUSTER).verb is Verb.READY
 
 
-@pytest.mark.parametrize("gpus", [None, 0, 4])
-def test_kubernetes_alone_does_not_make_a_cluster_ready(gpus: int | None) -> None:
-    assert judge(Observation(cluster(), ray=RayView(gpus=gpus)), awaiting=Awaiting.CLUSTER).verb is Verb.HOLD
+@pytest.mark.parametrize("view", [RayView(), RayView({}), ray("i-w1", "i-w2"), ray(gpus=1)])
+def test_kubernetes_alone_does_not_make_a_cluster_ready(view: RayView) -> None:
+    assert judge(Observation(cluster(), ray=view), awaiting=Awaiting.CLUSTER).verb is Verb.HOLD
+
+
+def test_a_dead_node_that_ray_still_lists_does_not_stand_in_for_its_replacement() -> None:
+    stale = ray("i-w1", "i-w2", "i-w3")  # i-new has joined Kubernetes but not Ray
+    assert judge(Observation(REPLACED, ray=stale), awaiting=Awaiting.CLUSTER).verb is Verb.HOLD
+    joined = ray("i-w1", "i-w2", "i-w3", "i-new")
+    assert judge(Observation(REPLACED, ray=joined), awaiting=Awaiting.CLUSTER).verb is Verb.READY
 
 
 def test_an_image_that_cannot_be_pulled_is_not_waited_for() -> None:
     pods = cluster().pods
-    broken = tuple(p.__class__(p.name, p.is_head, False, None, "ImagePullBackOff: not found") for p in pods)
+    broken = tuple(replace(p, ready=False, instance_id=None, waiting_reason="ImagePullBackOff: not found") for p in pods)
     decision = judge(Observation(cluster(pods=broken, ready_workers=0)), awaiting=Awaiting.CLUSTER)
     assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.BAD_IMAGE)
 
 
 def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_given_up() -> None:
-    missing = Observation(cluster("i-head", "i-w1", "i-w2"), ray=RayView(gpus=4))
+    missing = Observation(cluster("i-head", "i-w1", "i-w2"), ray=ray("i-w1", "i-w2"))
     limit = timedelta(minutes=90)
     after = {t: judge(missing, run(waiting_since=NOW - t), Awaiting.CLUSTER).verb for t in (HOLD_FOR, limit, limit * 2)}
     assert after == {HOLD_FOR: Verb.NAP, limit: Verb.NAP, limit * 2: Verb.FAILED}
@@ -195,13 +203,13 @@ def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_given_up(
 def test_a_fence_holds_until_the_job_is_over_and_no_actor_lives(
     job: JobState, actors: int | None, verb: Verb, stop: bool
 ) -> None:
-    seen = Observation(cluster(), JobView(job), ray=RayView(6, actors))
+    seen = Observation(cluster(), JobView(job), ray=ray(actors=actors))
     decision = judge(seen, run(state=RunState.RECOVERING), Awaiting.FENCE)
     assert (decision.verb, decision.stop_job) == (verb, stop)
 
 
 def test_a_fence_has_a_deadline() -> None:
-    stuck = Observation(cluster(), JobView(JobState.RUNNING), ray=RayView(6, 3))
+    stuck = Observation(cluster(), JobView(JobState.RUNNING), ray=ray(actors=3))
     late = run(state=RunState.RECOVERING, waiting_since=NOW - timedelta(minutes=16))
     assert judge(stuck, late, Awaiting.FENCE).verb is Verb.FAILED
 

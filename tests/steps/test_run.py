@@ -114,6 +114,30 @@ def test_a_run_goes_through_a_nodes_death_to_a_verified_publication(world: World
     assert stored - {"manifest.json"} == set(manifest.objects)
 
 
+def test_an_event_that_comes_after_the_decision_still_names_the_cause(world: World) -> None:
+    running(world)
+    world.later(5)
+    world.clusters.current = REPLACED
+    world.jobs.states["maze-1-a1"] = JobView(JobState.FAILED, "ActorDiedError")
+    world.look(Awaiting.ATTEMPT, "token-2")
+    assert world.runs.attempts("maze-1")[0].end_cause is EndCause.NODE_LOST
+    receive(world.ports, health("i-w3"))
+    world.look(Awaiting.FENCE, "token-3")
+    (one,) = world.runs.attempts("maze-1")
+    assert (one.end_cause, world.run().cause) == (EndCause.NODE_REPLACED, EndCause.NODE_REPLACED)
+    assert one.ended_at is not None and world.run().recoveries_without_progress == 1
+
+
+def test_an_event_about_another_node_does_not(world: World) -> None:
+    running(world)
+    world.later(5)
+    world.clusters.current = REPLACED
+    world.look(Awaiting.ATTEMPT, "token-2")
+    receive(world.ports, health("i-w1"))
+    world.look(Awaiting.FENCE, "token-3")
+    assert world.runs.attempts("maze-1")[0].end_cause is EndCause.NODE_LOST
+
+
 def test_repeating_the_look_that_recovered_spends_one_recovery(world: World) -> None:
     running(world)
     lose_a_node(world)

@@ -25,7 +25,7 @@ from nightshift.steps.intake import Deployment, Intake, request_run
 from nightshift.steps.look import look
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import LookRequest, Reply, StepRequest
-from tests.builders import NOW, cluster, spec_json
+from tests.builders import NOW, cluster, ray, spec_json
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "template.yaml"
 BUCKET = "artifacts"
@@ -105,7 +105,6 @@ class Jobs:
     submits: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     actors: int | None = 0
-    gpus: int | None = 6
 
     def submit(self, run_id: str, submission_id: str, entrypoint: str, metadata: dict[str, str]) -> None:
         if submission_id not in self.states:
@@ -116,7 +115,7 @@ class Jobs:
         return self.states.get(submission_id, JobView(JobState.MISSING))
 
     def ray(self) -> RayView:
-        return RayView(self.gpus, self.actors)
+        return ray("i-w1", "i-w2", "i-w3", "i-new", actors=self.actors)
 
     def stop(self, submission_id: str) -> None:
         self.stopped.append(submission_id)

@@ -152,6 +152,7 @@ def _pod_view(pod: PodModel) -> PodView:
         is_head=(metadata.labels or {}).get("ray.io/node-type") == "head",
         ready=metadata.deletionTimestamp is None and any(c.type == "Ready" and c.status == "True" for c in conditions),
         instance_id=node.removeprefix(NODE_PREFIX) if node else None,
+        ip=status.podIP if status else None,
         waiting_reason=f"{waiting[0].reason}: {bounded(waiting[0].message or '', 300)}" if waiting else None,
     )
 

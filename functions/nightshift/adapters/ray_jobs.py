@@ -161,9 +161,9 @@ class RayJobs:
                 )["data"]["result"]["result"]
         except NoAnswer:
             return RayView()
-        gpus = sum(n["resources_total"].get("GPU", 0) for n in nodes if n["state"] == "ALIVE")
+        gpus = {n["node_ip"]: int(n["resources_total"].get("GPU", 0)) for n in nodes if n["state"] == "ALIVE"}
         live = [a for a in actors if not str(a.get("name") or "").startswith(_RAY_INTERNAL)]
-        return RayView(gpus=int(gpus), live_actors=len(live))
+        return RayView(gpus, live_actors=len(live))
 
     def stop(self, submission_id: str) -> None:
         with suppress(NoAnswer), answers_needed():

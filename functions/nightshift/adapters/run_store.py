@@ -25,6 +25,7 @@ from botocore.exceptions import ClientError
 
 from nightshift.contract.api import AuditLine
 from nightshift.contract.events import FieldError
+from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.run import FINAL_STATES, Attempt, Run, RunState, Signal
 from nightshift.steps.ports import Nap, Rejection
@@ -245,6 +246,18 @@ class DynamoRunStore:
                 return False
             raise
         return True
+
+    def correct_cause(self, run: Run, attempt: int, wrong: EndCause, right: EndCause) -> None:
+        try:
+            self._table.update_item(
+                Key={"pk": _pk(run.run_id), "sk": f"ATTEMPT#{attempt:05d}"},
+                UpdateExpression="SET end_cause = :right",
+                ConditionExpression="end_cause = :wrong",
+                ExpressionAttributeValues={":wrong": wrong.value, ":right": right.value},
+            )
+        except ClientError as error:
+            if not _is_conditional(error):
+                raise
 
     @staticmethod
     def _attempt_item(run: Run, attempt: Attempt) -> dict[str, Any]:

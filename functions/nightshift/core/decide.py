@@ -58,18 +58,18 @@ def _lease(run: Run, seen: Observation, now: datetime) -> Decision:
 def _cluster(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decision:
     if run.cancel_requested:
         return Decision(Verb.CANCELLED, "cancelled while waiting for its cluster", EndCause.CANCELLED)
-    cluster = seen.cluster
+    cluster, gpus = seen.cluster, seen.ray.gpus_of(seen.cluster)
     if cluster.bad_image is not None:
         return Decision(Verb.FAILED, f"image cannot be pulled: {cluster.bad_image}", EndCause.BAD_IMAGE)
     if cluster_is_ready(spec, seen):
-        return Decision(Verb.READY, f"{cluster.ready_workers} workers ready, Ray lists {seen.ray.gpus} GPUs")
+        return Decision(Verb.READY, f"{cluster.ready_workers} workers ready, Ray lists {gpus} GPUs")
     limit = timedelta(minutes=spec.budgets.node_wait_minutes)
     if not cluster.exists and not cluster.pods and _waited(run, now) <= limit:
         hold = _hold_or_nap(run, now, "the RayCluster is gone: it is created again")
         return Decision(hold.verb, hold.why, create_cluster=True)
     why = (
         f"{cluster.ready_workers} of {spec.topology.workers.count} workers ready, head "
-        f"{'ready' if cluster.head_ready else 'not ready'}, Ray lists {seen.ray.gpus if seen.ray.gpus is not None else 'no'} GPUs"
+        f"{'ready' if cluster.head_ready else 'not ready'}, Ray lists {'no' if gpus is None else gpus} GPUs"
     )
     if _waited(run, now) > limit:
         return Decision(Verb.FAILED, f"{why} after {spec.budgets.node_wait_minutes} minutes", EndCause.CAPACITY_MISSING)
@@ -84,7 +84,7 @@ def cluster_is_ready(spec: RunSpec, seen: Observation) -> bool:
         and cluster.current
         and cluster.head_ready
         and cluster.ready_workers == cluster.desired_workers == spec.topology.workers.count
-        and (seen.ray.gpus or 0) >= spec.topology.gpus
+        and (seen.ray.gpus_of(cluster) or 0) >= spec.topology.gpus
     )
 
 

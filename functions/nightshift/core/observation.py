@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -42,6 +43,7 @@ class PodView:
     is_head: bool
     ready: bool
     instance_id: str | None = None
+    ip: str | None = None
     waiting_reason: str | None = None
 
 
@@ -79,10 +81,18 @@ UNKNOWN_CLUSTER = ClusterView(exists=True)
 
 @dataclass(frozen=True)
 class RayView:
-    """What Ray itself lists. None means that it could not be asked."""
+    """What Ray itself lists: GPUs of living nodes by their address. None means that it could not be asked.
 
-    gpus: int | None = None
+    Ray goes on to list a dead node for some seconds, so only the nodes of pods that are there now count."""
+
+    gpus_by_ip: Mapping[str, int] | None = None
     live_actors: int | None = None
+
+    def gpus_of(self, cluster: ClusterView) -> int | None:
+        """GPUs that Ray lists on the cluster's ready pods."""
+        if self.gpus_by_ip is None:
+            return None
+        return sum(self.gpus_by_ip.get(p.ip, 0) for p in cluster.pods if p.ready and p.ip is not None)
 
 
 @dataclass(frozen=True)

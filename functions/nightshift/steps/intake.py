@@ -78,7 +78,6 @@ def _refuse(ports: Ports, raw: dict[str, Any], owner: str, errors: list[FieldErr
                 key=f"rejected-{digest[:16]}",
                 owner=bounded(owner, 200),
                 at=ports.now(),
-                sentence="Nothing was started. Change the fields below and ask again.",
                 errors=errors,
             )
         )

@@ -15,7 +15,7 @@ from typing import Any
 from nightshift.contract.control import Control, ControlCommand
 from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
-from nightshift.core.causes import POLICIES
+from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.decide import decide, spent_recoveries
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.errors import StaleExecution, bounded
@@ -221,9 +221,21 @@ def _ready(ports: Ports, request: LookRequest, judged: Judged, look_seq: int, in
         return _nap(ports, request, judged, look_seq, interval)
     if request.awaiting is Awaiting.CLUSTER:
         changes["instances"] = judged.seen.cluster.instances
+    changes |= _told_late(ports, judged)
     audit(ports, run.run_id, "look", f"{request.awaiting} ready", judged.seen.signal, judged.decision.why)
     run = ports.runs.update(run, look_seq, **changes, **next_shift(run))
     return Reply(decision=Verb.READY.value, shift=str(run.shift_seq), interval=interval)
+
+
+def _told_late(ports: Ports, judged: Judged) -> dict[str, Any]:
+    """An event about the lost node that came after the decision: the cause was right, but it was not a silent loss."""
+    run, wrong, right = judged.run, EndCause.NODE_LOST, EndCause.NODE_REPLACED
+    named = {s.instance_id for s in judged.seen.signals if s.kind.is_node_event}
+    if run.cause is not wrong or run.lost_instance not in named:
+        return {}
+    ports.runs.correct_cause(run, run.attempt, wrong, right)
+    audit(ports, run.run_id, "look", f"attempt {run.attempt} ended: {right}", judged.seen.signal, "its event came late")
+    return {"cause": right}
 
 
 def _end_attempt(ports: Ports, judged: Judged) -> None:

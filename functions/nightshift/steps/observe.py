@@ -29,7 +29,8 @@ def observe(
             ray = ports.jobs(run.raycluster).ray() if cluster.head_ready else RayView()
             return Observation(cluster, ray=ray, signals=signals)
         case Awaiting.FENCE:
-            return _fence(ports, run, attempts)
+            seen = _fence(ports, run, attempts)
+            return Observation(**{**vars(seen), "signals": signals})
         case Awaiting.ATTEMPT:
             seen = _attempt(ports, run, spec, attempts[-1], attempts)
             return Observation(**{**vars(seen), "signals": signals})

@@ -14,6 +14,7 @@ from nightshift.contract.events import FieldError, StageEvent
 from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
+from nightshift.core.causes import EndCause
 from nightshift.core.observation import ClusterView, JobView, RayView
 from nightshift.core.run import Attempt, Run, RunState, Signal
 
@@ -73,6 +74,9 @@ class RunStore(Protocol):
 
     def save_attempt(self, run: Run, attempt: Attempt) -> bool:
         """Write an attempt that has not ended; False, and nothing written, where it has: its end is never rewritten."""
+
+    def correct_cause(self, run: Run, attempt: int, wrong: EndCause, right: EndCause) -> None:
+        """An ended attempt's cause, once better known; nothing where it is not ``wrong`` any more."""
 
     def attempts(self, run_id: str) -> Sequence[Attempt]: ...
 
