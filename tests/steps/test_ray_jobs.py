@@ -14,7 +14,7 @@ import pytest
 
 from nightshift.adapters import ray_jobs
 from nightshift.adapters.kubernetes import EksCluster
-from nightshift.adapters.ray_jobs import RayJobs, write_kubeconfig
+from nightshift.adapters.ray_jobs import RayJobs, said_by_ray, write_kubeconfig
 from nightshift.core.errors import TransientError
 from nightshift.core.observation import JobState, RayView
 
@@ -93,6 +93,12 @@ def test_a_silent_endpoint_is_left_after_the_deadline(monkeypatch: pytest.Monkey
         began = time.monotonic()
         assert RayJobs("maze-1", "ns").view("maze-1-a1").state is JobState.UNREACHABLE
         assert time.monotonic() - began < 20  # without a deadline: for ever
+
+
+def test_a_jobs_message_is_told_without_the_log_that_ray_appends() -> None:
+    ray_says = "Job entrypoint command failed with exit code 75, last available logs (truncated to 20,000 chars):\nx y z"
+    assert said_by_ray(ray_says) == "Job entrypoint command failed with exit code 75"
+    assert said_by_ray(None) == ""
 
 
 def test_the_token_never_shows_in_what_is_told() -> None:

@@ -150,7 +150,7 @@ class RayJobs:
         with answers_needed():
             info = self._client().get_job_info(submission_id)
         state = JobState(str(getattr(info.status, "value", info.status)).lower())
-        return JobView(state, bounded(info.message or ""))
+        return JobView(state, said_by_ray(info.message))
 
     def ray(self) -> RayView:
         try:
@@ -176,6 +176,11 @@ class RayJobs:
         except NoAnswer as error:
             return f"no driver log: {error}"
         return text[-LOG_TAIL:]
+
+
+def said_by_ray(message: str | None) -> str:
+    """Ray's message on a job without the log that it appends: the log is kept under diagnostics/."""
+    return bounded((message or "").split(", last available logs", 1)[0], 500)
 
 
 def _no_view(error: NoAnswer) -> JobView:

@@ -179,7 +179,7 @@ def _ended(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
         cause = EndCause.WORKER_FAILED if seen.job.state is JobState.FAILED else EndCause.EVIDENCE_MISSING
         cause = EndCause.STOPPED if seen.job.state is JobState.STOPPED else cause
     if lost is not None and POLICIES[cause].action is Action.RECOVER:
-        cause = _node_cause(run, seen, lost)
+        cause, message = _node_cause(run, seen, lost), f"instance {lost} is gone; {message}"
     return _ending(run, spec, cause, message, lost)
 
 
