@@ -138,6 +138,15 @@ def test_an_event_about_another_node_does_not(world: World) -> None:
     assert world.runs.attempts("maze-1")[0].end_cause is EndCause.NODE_LOST
 
 
+def test_every_record_carries_a_version(world: World) -> None:
+    world.ask(run_id="Not valid")
+    recovered(world)
+    items = world.table.scan()["Items"]
+    kinds = {i["sk"].split("#")[0] for i in items}
+    assert kinds == {"RUN", "ATTEMPT", "SIGNAL", "AUDIT", "REJECTED", "LEASE"}
+    assert all(i["version"] == 1 for i in items)
+
+
 def test_repeating_the_look_that_recovered_spends_one_recovery(world: World) -> None:
     running(world)
     lose_a_node(world)

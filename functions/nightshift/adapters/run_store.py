@@ -274,7 +274,7 @@ class DynamoRunStore:
 
     def audit(self, run_id: str, line: AuditLine) -> None:
         sk = f"AUDIT#{_stamp(line.at)}#{uuid.uuid4().hex[:8]}"
-        self._table.put_item(Item={"pk": _pk(run_id), "sk": sk, **_plain(line.model_dump(mode="json"))})
+        self._table.put_item(Item={"pk": _pk(run_id), "sk": sk, "version": 1, **_plain(line.model_dump(mode="json"))})
 
     def audit_trail(self, run_id: str, limit: int = MAX_TRAIL) -> Sequence[AuditLine]:
         found = self._table.query(
