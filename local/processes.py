@@ -191,12 +191,15 @@ class Interrupted(StackError):
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Interrupted in the main thread, as Ctrl-C raises KeyboardInterrupt: finally runs."""
+    """SIGTERM and SIGHUP raise Interrupted in the main thread, as Ctrl-C raises KeyboardInterrupt: finally runs.
+
+    SIGINT is set too: a shell starts what it runs in the background with SIGINT ignored, and Python then leaves it so."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(f"ended by {signal.Signals(number).name}")
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import boto3
-from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.parameters import SecretsProvider
 from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from nightshift.adapters.notifications import DynamoNotificationLog, SlackWebhook, WebhookRefused
 from nightshift.contract.events import StageEvent
 from nightshift.core.errors import NightshiftError
+from nightshift.handlers.observability import logger, metrics, tracer
 from nightshift.report.slack import blocks
 from nightshift.steps.notify import Notified, Outcome, notify
 
@@ -30,10 +30,6 @@ SPARE_SECONDS = 5.0
 """Kept of the invocation's time for settling and for flushing metrics."""
 SECRET_SECONDS = 60
 """Age at which the secret is read again: a repeated invocation sees a corrected one."""
-
-logger = Logger()
-tracer = Tracer()
-metrics = Metrics()
 
 
 class StageChanged(EventBridgeModel):

@@ -1,22 +1,15 @@
-"""One Logger, Tracer and Metrics for all functions; every log line of an invocation carries its run_id."""
+"""One Logger, Tracer and Metrics for all functions; every log line of an invocation carries its run_id.
+
+Powertools names its logger after the service, which is also the package: what adapters log through the standard library
+reaches the same handler, and takes the same format and keys.
+"""
 
 from __future__ import annotations
 
-import logging
-
 from aws_lambda_powertools import Logger, Metrics, Tracer
 
-logger = Logger(child=False)
-tracer = Tracer()
-metrics = Metrics()
+SERVICE = "nightshift"
 
-
-def _share_with_standard_logging() -> None:
-    """Adapters log through the standard library: their lines take the same format and keys."""
-    root = logging.getLogger("nightshift")
-    root.setLevel(logger.log_level)
-    root.propagate = False
-    root.handlers = list(logger.handlers)
-
-
-_share_with_standard_logging()
+logger = Logger(service=SERVICE)
+tracer = Tracer(service=SERVICE)
+metrics = Metrics(service=SERVICE, namespace="Nightshift")
