@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from multiprocessing import Pool
 
 from nightshift.core.run import SignalKind
 from tests.fakeworld.cloud import Rates
@@ -120,10 +121,21 @@ def trace(world: World, last: int | None = None) -> Iterable[str]:
     return (f"{at:10.2f}  {what}" for at, what in (world.loop.notes[-last:] if last else world.loop.notes))
 
 
+def summary(seed: int) -> tuple[list[str], int, str | None]:
+    """What ``--seeds`` prints of one seed: a line where an invariant is violated."""
+    logging.disable(logging.CRITICAL)
+    verdict, line = play(seed), None
+    if verdict.violation is not None:
+        last = " | ".join(what for _, what in verdict.world.loop.notes[-6:-1])
+        line = f"seed {seed}: {verdict.violation} | {last}"
+    return verdict.states, verdict.attempts, line
+
+
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.fakeworld.chaos", description=__doc__)
     parser.add_argument("--seeds", default="0:2000", help="first:after-last")
     parser.add_argument("--seed", type=int, help="replay one, with its trace")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     arguments = parser.parse_args(given)
     logging.disable(logging.CRITICAL)
     if arguments.seed is not None:
@@ -133,16 +145,16 @@ def main(given: list[str] | None = None) -> int:
         return int(verdict.violation is not None)
     first, after = map(int, arguments.seeds.split(":"))
     began, violated, states, attempts = time.perf_counter(), 0, Counter[str](), 0
-    for seed in range(first, after):
-        verdict = play(seed)
-        states.update(verdict.states)
-        attempts += verdict.attempts
-        if verdict.violation is not None:
-            violated += 1
-            print(f"seed {seed}: {verdict.violation} | {' | '.join(w for _, w in verdict.world.loop.notes[-5:-1])}")
+    with Pool(arguments.jobs) as pool:
+        for ends, tried, line in pool.imap(summary, range(first, after), chunksize=20):
+            states.update(ends)
+            attempts += tried
+            if line is not None:
+                violated += 1
+                print(line, flush=True)
     seconds = time.perf_counter() - began
-    ends = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    print(f"{after - first} seeds, {violated} violated, {seconds:.1f} s; {attempts} attempts; {ends}")
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    print(f"{after - first} seeds, {violated} violated, {seconds:.1f} s; {attempts} attempts; runs: {told}")
     return int(violated > 0)
 
 

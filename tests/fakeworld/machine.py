@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class UnknownExpression(ValueError):
     """The machine uses more of JSONata than this world knows."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(text: str) -> Reader:
     """A reader over ``{"states": ..., variable: ...}``."""
     parts: list[Any] = []
@@ -88,7 +88,7 @@ class Platform(Protocol):
     def note(self, what: str) -> None: ...
 
 
-@lru_cache(maxsize=None)
+@cache
 def machine(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((MACHINES / f"{name}.asl.json").read_text())
     return loaded
@@ -198,7 +198,8 @@ class Execution:
                 return  # answered, timed out or stopped before
             self._move()
             if failure is not None:
-                return self._failed(state, given, failure)
+                self._failed(state, given, failure)
+                return
             scope = self._scope(input=given, result=result)
             self._enter(state["Next"], self._leave(state, scope, result))
 
@@ -240,19 +241,23 @@ class Execution:
                     break
                 self.retries[number] = used + 1
                 most = min(rule["MaxDelaySeconds"], rule["IntervalSeconds"] * rule["BackoffRate"] ** used)
-                visit = self.visit
-                self.service.platform.at(
-                    self.service.platform.rng.uniform(0, most),
-                    lambda: self._try(state, given) if self.visit == visit and self.status == "RUNNING" else None,
-                )
-                return
+                return self._try_later(state, given, self.service.platform.rng.uniform(0, most))
         for rule in state.get("Catch", []):
             if matches(rule["ErrorEquals"], failure[0]):
                 error = {"Error": failure[0], "Cause": failure[1]}
                 scope = self._scope(input=given, errorOutput=error)
-                self._enter(rule["Next"], self._leave(rule, scope, error))
-                return
+                return self._enter(rule["Next"], self._leave(rule, scope, error))
         self._close("FAILED", error=failure)
+        return None
+
+    def _try_later(self, state: dict[str, Any], given: Any, delay: float) -> None:
+        visit = self.visit
+
+        def again() -> None:
+            if self.visit == visit and self.status == "RUNNING":
+                self._try(state, given)
+
+        self.service.platform.at(delay, again)
 
 
 def matches(names: list[str], error: str) -> bool:

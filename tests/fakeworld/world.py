@@ -24,9 +24,9 @@ from tests.fakeworld.cloud import Bucket, Loop
 from tests.fakeworld.cluster import Fleet, RayPorts
 from tests.fakeworld.machine import Execution, StepFunctions
 from tests.fakeworld.store import MemoryRunStore
-from tests.fakeworld.watch import Watch
+from tests.fakeworld.watch import INTERVAL, Watch
 
-LOOK_SECONDS, LAMBDA_SECONDS = 60, 50.0
+LOOK_SECONDS, LAMBDA_SECONDS = int(INTERVAL), 50.0
 TRAINING = {"total_steps": 6, "ckpt_interval": 2, "eval_interval": 3, "hf_save_interval": 3}
 BUDGETS = {"wall_hours": 4, "max_recoveries_without_progress": 2, "start_minutes": 20, "node_wait_minutes": 30}
 DETAIL_TYPES = {
@@ -45,6 +45,7 @@ class Table(MemoryRunStore):
     def bump(self, run_id: str, signal: Signal) -> Nap | None:
         self._world.loop.touch("DynamoDB")
         nap = super().bump(run_id, signal)
+        self._world.note(f"{run_id} signal {signal.kind}, token {nap.token if nap else None}")
         self._world.watch.bumped(run_id, nap)
         return nap
 
@@ -57,7 +58,8 @@ class Table(MemoryRunStore):
         self._world.loop.touch("DynamoDB")
         registered = super().nap(run, token, interval, now, counter, look_seq)
         if registered:
-            self._world.watch.napped(run.run_id)
+            self._world.note(f"{run.run_id} naps on {token}")
+            self._world.watch.napped(run.run_id, token)
         return registered
 
     def claim_attempt(self, run: Run, attempt: Attempt) -> Run | None:
@@ -111,6 +113,7 @@ class Executions:
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         self._world.loop.touch("Step Functions")
         accepted = self._world.machines.answer(token, payload)
+        self._world.note(f"{token} is answered: {payload['decision']}{'' if accepted else ', but nobody waits for it'}")
         self._world.loop.wrote(f"answer {payload['decision']}")
         return accepted
 
