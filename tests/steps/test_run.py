@@ -462,6 +462,26 @@ def test_a_fault_is_told_without_documents_around_it(world: World) -> None:
     assert world.runs.attempts("maze-1")[-1].end_cause is EndCause.CONTROLLER_FAULT
 
 
+def test_a_job_that_stands_still_is_recovered_and_one_whose_log_moves_is_not(world: World) -> None:
+    running(world)
+    log = ["first line"]
+    world.jobs.logs = lambda _: log[0]  # type: ignore[method-assign]
+    for minute in range(12):
+        world.later(60)
+        assert world.look(Awaiting.ATTEMPT, f"quiet-{minute}") is None
+    log[0] = "a line after a long silence"
+    world.later(60)
+    assert world.look(Awaiting.ATTEMPT, "moved") is None
+    for minute in range(4):
+        world.later(60)
+        assert world.look(Awaiting.ATTEMPT, f"still-{minute}") is None
+    world.later(60)
+    reply = world.look(Awaiting.ATTEMPT, "hung")
+    assert reply is not None and reply.decision == "recover"
+    assert world.run().cause is EndCause.HUNG
+    assert world.run().witness is None
+
+
 def failing(error: Exception):  # type: ignore[no-untyped-def]
     def fail(*_: object, **__: object) -> None:
         raise error

@@ -132,7 +132,8 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
         run = ports.runs.load(run_id, k)
     except StaleExecution:
         return False
-    if run.state.is_final:  # the last steps may have died after the record was written; both are safe to repeat
+    if run.state.is_final:  # the last steps may have died after the record was written; all are safe to repeat
+        ports.clusters.delete(run.raycluster)
         wake_next(ports, run.pool)
         _tell(ports, run)
         return False
@@ -150,6 +151,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
     run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+    ports.clusters.delete(run.raycluster)  # an orphan of the execution may have created it again before the last write
     wake_next(ports, run.pool)
     _tell(ports, run)
     return True
