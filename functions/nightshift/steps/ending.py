@@ -76,10 +76,21 @@ def release(ports: Ports, request: StepRequest) -> Reply:
     """The record becomes final and the lease is given back, in one transaction; the next run in line is woken."""
     run = ports.runs.load(request.run_id, request.k)
     if not run.state.is_final:
-        run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+        run = _finished(ports, run)
         audit(ports, run.run_id, "step", f"released pool {run.pool}", detail=f"run is {run.state}")
     wake_next(ports, run.pool)
     return Reply(decision="ready")
+
+
+def _finished(ports: Ports, run: Run) -> Run:
+    """A repeat of this step may have been faster: what follows is due all the same."""
+    try:
+        return ports.runs.finish(run, run.verdict or RunState.FAILED)
+    except StaleExecution:
+        there = ports.runs.load(run.run_id, run.k)
+        if not there.state.is_final:
+            raise
+        return there
 
 
 def wake_next(ports: Ports, pool: str) -> None:

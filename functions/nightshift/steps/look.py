@@ -118,7 +118,7 @@ def _settled(run: Run, awaiting: Awaiting) -> str | None:
         return None
     if run.verdict is not None:
         return run.verdict.value
-    if awaiting is Awaiting.ATTEMPT and run.state is RunState.RECOVERING:
+    if awaiting is Awaiting.ATTEMPT and run.state in (RunState.RECOVERING, RunState.PROVISIONING):
         return Verb.RECOVER.value
     if awaiting is Awaiting.FENCE and run.state is not RunState.RECOVERING:
         return Verb.READY.value  # the next attempt is on its way: what this fence was for has been done
@@ -244,6 +244,8 @@ def _ready(ports: Ports, request: LookRequest, judged: Judged, look_seq: int, in
         return _nap(ports, request, judged, look_seq, interval)
     if request.awaiting is Awaiting.CLUSTER:
         changes["instances"] = judged.seen.cluster.instances
+    if request.awaiting is Awaiting.FENCE and run.state is RunState.RECOVERING:
+        changes["state"] = RunState.PROVISIONING  # only from here on may another attempt be claimed
     changes |= _told_late(ports, judged)
     audit(ports, run.run_id, "look", f"{request.awaiting} ready", judged.seen.signal, judged.decision.why)
     run = ports.runs.update(run, look_seq, **changes, **next_shift(run))
