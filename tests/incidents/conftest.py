@@ -30,6 +30,10 @@ def incident(request: pytest.FixtureRequest) -> Incident:
     return row
 
 
+SESSION = boto3.Session("testing", "testing", region_name="us-east-1")
+"""Shared: reading the services' models is most of what a client costs."""
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[boto3.Session]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -37,7 +41,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[boto3.Session]:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     # Without the exception moto answers in the endpoint's place.
     with mock_aws(config={"core": {"passthrough": {"urls": [r"https://127\.0\.0\.1.*"]}}}):
-        yield boto3.Session(region_name="us-east-1")
+        yield SESSION
 
 
 @pytest.fixture

@@ -195,6 +195,8 @@ def fails(world: World, attempt: int, saved: int) -> str | None:
     world.jobs.states[f"maze-1-a{attempt}"] = JobView(JobState.FAILED, "ActorDiedError")
     decision = decided(world, f"of-{attempt}")
     if decision == "recover":
+        fenced = world.look(Awaiting.FENCE, "fence")
+        assert fenced is not None and fenced.decision == "ready"
         submit(world.ports, step("submit"), BUCKET)
     return decision
 

@@ -105,6 +105,7 @@ def test_a_job_that_a_ready_cluster_does_not_know_was_lost_with_its_head_and_goe
     assert decided(world) == "recover"
     run = world.run()
     assert (run.cause, run.verdict) == (EndCause.HEAD_LOST, None)
+    assert decided(world, Awaiting.FENCE) == "ready"
     submit(world.ports, step("submit"), BUCKET)
     assert endpoint.accepted == ["maze-1-a2"]
     assert world.runs.attempts("maze-1")[-1].floor == 20
@@ -134,6 +135,7 @@ def test_404_again_and_again_ends_in_a_verdict_after_a_bounded_number_of_attempt
         answers.append(decided(world, token=f"token-{look}"))
         if answers[-1] != "recover":
             break
+        assert decided(world, Awaiting.FENCE, "fence") == "ready"
     assert answers == ["recover", "recover", "recover", "failed"]
     assert (world.run().verdict, world.run().cause) == (RunState.FAILED, EndCause.BUDGET_SPENT)
     assert {a.end_cause for a in world.runs.attempts("maze-1")[:-1]} == {EndCause.HEAD_LOST}
@@ -190,6 +192,7 @@ def test_one_submit_an_attempt_must_not_keep_the_next_attempt_from_being_submitt
     endpoint.jobs["maze-1-a1"] = "FAILED"
     world.later(60)
     assert decided(world) == "recover"
+    assert decided(world, Awaiting.FENCE) == "ready"
     submit(world.ports, step("submit"), BUCKET)
     assert endpoint.accepted == ["maze-1-a1", "maze-1-a2"]
 
