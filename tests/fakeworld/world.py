@@ -71,11 +71,9 @@ class Table(MemoryRunStore):
 
 
 def _throttled(name: str) -> Callable[..., Any]:
-    plain = getattr(MemoryRunStore, name)
-
     def call(self: Table, *given: Any, **named: Any) -> Any:
         self._world.loop.touch("DynamoDB")
-        return plain(self, *given, **named)
+        return getattr(MemoryRunStore, name)(self, *given, **named)
 
     return call
 
