@@ -69,6 +69,7 @@ def check_export(folder: Path) -> tuple[int, int]:
     b_keys = {key for key in tensors if key.endswith(".lora_B.weight")}
     problems = [f"unexpected key {key}" for key in sorted(tensors.keys() - a_keys - b_keys)]
     problems += [f"{key} lacks its lora_B" for key in sorted(a_keys) if key.replace("lora_A", "lora_B") not in b_keys]
+    problems += [f"{key} lacks its lora_A" for key in sorted(b_keys) if key.replace("lora_B", "lora_A") not in a_keys]
     problems += [] if a_keys else ["no tensors"]
     problems += [f"{key} is {t.dtype}" for key, t in tensors.items() if not t.is_floating_point()]
     problems += [f"{key} has values that are not finite" for key, t in tensors.items() if not torch.isfinite(t).all()]

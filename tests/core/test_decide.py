@@ -177,7 +177,9 @@ def test_a_dead_node_that_ray_still_lists_does_not_stand_in_for_its_replacement(
 
 def test_an_image_that_cannot_be_pulled_is_not_waited_for() -> None:
     pods = cluster().pods
-    broken = tuple(replace(p, ready=False, instance_id=None, waiting_reason="ImagePullBackOff: not found") for p in pods)
+    broken = tuple(
+        replace(p, ready=False, instance_id=None, waiting_reason="ImagePullBackOff: not found") for p in pods
+    )
     decision = judge(Observation(cluster(pods=broken, ready_workers=0)), awaiting=Awaiting.CLUSTER)
     assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.BAD_IMAGE)
 
@@ -194,8 +196,8 @@ def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_given_up(
     [
         (JobState.FAILED, 0, Verb.READY, False),
         (JobState.MISSING, 0, Verb.READY, False),
-        (JobState.FAILED, 3, Verb.HOLD, False),
-        (JobState.FAILED, None, Verb.HOLD, False),
+        (JobState.FAILED, 3, Verb.HOLD, True),
+        (JobState.FAILED, None, Verb.HOLD, True),
         (JobState.RUNNING, 0, Verb.HOLD, True),
         (JobState.UNREACHABLE, None, Verb.HOLD, True),
     ],

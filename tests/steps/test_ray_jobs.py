@@ -96,7 +96,9 @@ def test_a_silent_endpoint_is_left_after_the_deadline(monkeypatch: pytest.Monkey
 
 
 def test_a_jobs_message_is_told_without_the_log_that_ray_appends() -> None:
-    ray_says = "Job entrypoint command failed with exit code 75, last available logs (truncated to 20,000 chars):\nx y z"
+    ray_says = (
+        "Job entrypoint command failed with exit code 75, last available logs (truncated to 20,000 chars):\nx y z"
+    )
     assert said_by_ray(ray_says) == "Job entrypoint command failed with exit code 75"
     assert said_by_ray(None) == ""
 

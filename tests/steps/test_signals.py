@@ -26,9 +26,9 @@ def outcome_written(attempt: int = 1) -> dict[str, Any]:
     return {"detail-type": "Object Created", "detail": {"object": {"key": key}}}
 
 
-def running(world: World) -> None:
+def running(world: World, **asked: Any) -> None:
     """A run whose first attempt is running and whose look naps on token-1."""
-    world.ask()
+    world.ask(**asked)
     admit(world.ports, step("admit"))
     world.look(Awaiting.LEASE, "lease")
     provision(world.ports, step("provision"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,16 @@ HYPERPOD = HyperPodView(
 )
 
 
-def create_table(session: boto3.Session) -> Any:
-    """The table exactly as template.yaml declares its keys and indexes."""
+@lru_cache(maxsize=1)
+def _declared_table() -> dict[str, Any]:
     resources = yaml_parse(TEMPLATE.read_text())["Resources"].values()
     (declared,) = [r["Properties"] for r in resources if r["Type"] == "AWS::DynamoDB::Table"]
+    return dict(declared)
+
+
+def create_table(session: boto3.Session) -> Any:
+    """The table exactly as template.yaml declares its keys and indexes."""
+    declared = _declared_table()
     kept = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
     return session.resource("dynamodb").create_table(TableName="runs", **{k: declared[k] for k in kept})
 

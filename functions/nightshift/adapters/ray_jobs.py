@@ -17,6 +17,7 @@ from nightshift.adapters.kubernetes import EksCluster
 from nightshift.core.errors import TransientError, bounded
 from nightshift.core.observation import JobState, JobView, RayView
 from nightshift.core.raycluster import HEAD_RESOURCE
+from nightshift.steps.ports import NO_LOG
 
 LOG_TAIL = 20_000
 CONNECT_SECONDS, READ_SECONDS = 3.0, 8.0
@@ -174,7 +175,7 @@ class RayJobs:
             with answers_needed():
                 text: str = self._client().get_job_logs(submission_id)
         except NoAnswer as error:
-            return f"no driver log: {error}"
+            return f"{NO_LOG}{error}"
         return text[-LOG_TAIL:]
 
 

@@ -24,6 +24,8 @@ class EndCause(StrEnum):
     NODE_LOST = "node_lost"
     HEAD_LOST = "head_lost"
     START_DEADLINE = "start_deadline"
+    HUNG = "hung"
+    PROGRESS_UNWRITABLE = "progress_unwritable"
     WORKER_FAILED = "worker_failed"
     EVIDENCE_MISSING = "evidence_missing"
     STORAGE_UNREACHABLE = "storage_unreachable"
@@ -65,6 +67,14 @@ POLICIES: dict[EndCause, CausePolicy] = {
         _R,
         "The job showed no sign of life within its start deadline; it is submitted again. If this repeats, look at the "
         "driver log in diagnostics/: image pulls and model downloads are the usual reasons.",
+    ),
+    EndCause.HUNG: CausePolicy(
+        _R, "The job stood still: neither its progress nor its log moved. The run goes on from the last checkpoint."
+    ),
+    EndCause.PROGRESS_UNWRITABLE: CausePolicy(
+        _R,
+        "The job worked but could not write its progress to S3; the run goes on from the last checkpoint. If this "
+        "repeats, look at the job role's permissions on the bucket.",
     ),
     EndCause.WORKER_FAILED: CausePolicy(_R, "A Ray worker process died; the run goes on from the last checkpoint."),
     EndCause.EVIDENCE_MISSING: CausePolicy(

@@ -8,6 +8,7 @@ from nightshift.contract.control import ControlCommand
 from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
 from nightshift.core.decision import Decision, Verb
+from nightshift.core.hang import Silence, judge_silence
 from nightshift.core.observation import JobState, Observation
 from nightshift.core.run import Awaiting, Run, RunState
 
@@ -109,7 +110,8 @@ def _fence(run: Run, seen: Observation, now: datetime) -> Decision:
     live = seen.ray.live_actors
     why = f"the old job is {seen.job.state}, {'unknown' if live is None else live} actors live"
     hold = _hold_or_nap(run, now, why)
-    return Decision(hold.verb, hold.why, stop_job=not stopped)
+    # Ray may call a job FAILED whose driver lives; its supervisor still takes the request to stop.
+    return Decision(hold.verb, hold.why, stop_job=seen.job.state is not JobState.MISSING)
 
 
 def _attempt(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decision:
@@ -124,6 +126,8 @@ def _attempt(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decis
                 return _ended(run, spec, seen, now)
             return _ending(run, spec, EndCause.HEAD_LOST, "Ray does not know the job any more", None)
         case JobState.PENDING | JobState.RUNNING | JobState.UNREACHABLE:
+            if seen.evidence and (lost is not None or not seen.cluster.exists):
+                return _ended(run, spec, seen, now)  # the job had done all of its work before its cluster went
             if lost is not None:
                 return _ending(run, spec, _node_cause(run, seen, lost), f"instance {lost} is gone", lost)
             if not seen.cluster.exists:
@@ -142,6 +146,11 @@ def _alive(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
         return _ending(
             run, spec, EndCause.START_DEADLINE, f"no sign of life for {spec.budgets.start_minutes} minutes", None
         )
+    quiet = judge_silence(run, spec, seen.progress, seen.witness, now)
+    if quiet.silence is Silence.HUNG:
+        return _ending(run, spec, EndCause.HUNG, quiet.why, None)
+    if quiet.silence is Silence.PROGRESS_UNWRITABLE:
+        return _ending(run, spec, EndCause.PROGRESS_UNWRITABLE, quiet.why, None)
     if seen.job.state is JobState.PENDING and waited < HOLD_FOR:
         return Decision(Verb.HOLD, "the job is pending")
     troubled = seen.cluster.unhealthy_instances & set(seen.cluster.instances)
@@ -150,7 +159,7 @@ def _alive(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
         return Decision(Verb.NAP, f"{', '.join(sorted(troubled))} is unhealthy", control=ControlCommand.CHECKPOINT_NOW)
     if seen.job.state is JobState.UNREACHABLE:
         return Decision(Verb.NAP, f"the endpoint does not answer, which says nothing about the job: {seen.job.message}")
-    return Decision(Verb.NAP, f"the job is {seen.job.state}")
+    return Decision(Verb.NAP, quiet.why or f"the job is {seen.job.state}")
 
 
 def _spent_budget(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> str | None:

@@ -35,10 +35,11 @@ def is_superseded(attempt: int, step: int, attempts: Sequence[Attempt]) -> bool:
 
 def results(summaries: Iterable[EvalSummary], exports: Iterable[ExportRecord], attempts: Sequence[Attempt]) -> Results:
     """Newest attempt wins for each step; best is the highest success on the fixed set among steps that have an export,
-    the later one of equals."""
+    the later one of equals. An export whose lora_B are all zero is the base model: it is nothing to publish."""
     fixed = _newest([s for s in summaries if s.eval_set is EvalSet.FIXED], attempts)
     holdout = _newest([s for s in summaries if s.eval_set is EvalSet.HOLDOUT], attempts)
-    saved = {e.step: e for e in sorted(_live(exports, attempts), key=lambda e: e.attempt)}
+    newest = {e.step: e for e in sorted(_live(exports, attempts), key=lambda e: e.attempt)}
+    saved = {step: e for step, e in newest.items() if e.lora_b_nonzero > 0}
     curve = tuple(fixed[step] for step in sorted(fixed))
     exported = [s for s in curve if s.step in saved]
     final = curve[-1] if curve and curve[-1].step > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,12 @@ from enum import StrEnum
 
 from nightshift.contract.job import Outcome, Progress
 from nightshift.core.run import Signal, SignalKind
+
+TEMPORARY_PULL = re.compile(
+    r"too ?many ?requests|time(d )?out|deadline exceeded|connection (reset|refused)|no such host|service unavailable",
+    re.IGNORECASE,
+)
+"""What a registry or the way to it says when a pull may work later."""
 
 
 class JobState(StrEnum):
@@ -69,11 +76,10 @@ class ClusterView:
 
     @property
     def bad_image(self) -> str | None:
-        """Why an image cannot be pulled, where that is what keeps a pod waiting."""
+        """Why an image cannot be pulled, where that is what keeps a pod waiting and waiting cannot help."""
         reasons = [p.waiting_reason for p in self.pods if p.waiting_reason]
-        return next(
-            (r for r in reasons if r.startswith(("ImagePullBackOff", "ErrImagePull", "InvalidImageName"))), None
-        )
+        pulls = [r for r in reasons if r.startswith(("ImagePullBackOff", "ErrImagePull", "InvalidImageName"))]
+        return next((r for r in pulls if not TEMPORARY_PULL.search(r)), None)
 
 
 UNKNOWN_CLUSTER = ClusterView(exists=True)
@@ -98,7 +104,8 @@ class RayView:
 @dataclass(frozen=True)
 class Observation:
     """``progress`` and ``outcome`` are the current attempt's or None; ``evidence`` is whether S3 holds the final eval
-    and a verified export of the final step, made by the current attempt."""
+    and a verified export of the final step, made by the current attempt. ``witness`` is a fingerprint of the driver's log,
+    had only where the progress is overdue."""
 
     cluster: ClusterView
     job: JobView = JobView(JobState.MISSING)
@@ -110,6 +117,7 @@ class Observation:
     next_in_line: str | None = None
     signals: tuple[Signal, ...] = field(default=())
     job_since: datetime | None = None
+    witness: str | None = None
     gpu_hours: float = 0.0
 
     @property

@@ -130,6 +130,11 @@ class Run(Document):
     waiting_since: datetime | None = None
     recovering_since: datetime | None = None
     cancel_requested: bool = False
+    step_times: tuple[float, ...] = Field((), description="seconds of the last steps, for the run's own pace")
+    witness: str | None = Field(
+        None, description="fingerprint of the driver's log, asked for while progress is overdue"
+    )
+    witness_at: datetime | None = Field(None, description="when the log was last seen to change, or first asked for")
     control_seq: int = 0
     control_command: ControlCommand | None = None
     verdict: RunState | None = Field(None, description="the final state that is being worked towards")

@@ -16,6 +16,8 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         "worker_failed": "a worker process died",
         "head_lost": "the head node was lost",
         "start_deadline": "did not start in time",
+        "hung": "stood still",
+        "progress_unwritable": "could not write its progress",
         "evidence_missing": "ended without its final results",
         "capacity_missing": "the cluster has too few nodes",
         "gpu_out_of_memory": "ran out of GPU memory",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nightshift.contract.layout import RunKeys
 from nightshift.core.errors import TransientError
 from nightshift.core.run import Attempt, Run
-from nightshift.steps.ports import Ports
+from nightshift.steps.ports import NO_LOG, Ports
 
 
 def save_driver_log(ports: Ports, run: Run, attempt: Attempt) -> None:
@@ -14,6 +14,6 @@ def save_driver_log(ports: Ports, run: Run, attempt: Attempt) -> None:
     try:
         text = ports.jobs(run.raycluster).logs(attempt.submission_id)
     except TransientError as error:
-        text = f"no driver log: {error}"
+        text = f"{NO_LOG}{error}"
     key = f"{RunKeys(run.run_id).diagnostics(attempt.n)}driver.log"
     ports.artifacts.put(run.run_id, key, text.encode(), "text/plain; charset=utf-8")

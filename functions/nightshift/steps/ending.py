@@ -76,10 +76,21 @@ def release(ports: Ports, request: StepRequest) -> Reply:
     """The record becomes final and the lease is given back, in one transaction; the next run in line is woken."""
     run = ports.runs.load(request.run_id, request.k)
     if not run.state.is_final:
-        run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+        run = _finished(ports, run)
         audit(ports, run.run_id, "step", f"released pool {run.pool}", detail=f"run is {run.state}")
     wake_next(ports, run.pool)
     return Reply(decision="ready")
+
+
+def _finished(ports: Ports, run: Run) -> Run:
+    """A repeat of this step may have been faster: what follows is due all the same."""
+    try:
+        return ports.runs.finish(run, run.verdict or RunState.FAILED)
+    except StaleExecution:
+        there = ports.runs.load(run.run_id, run.k)
+        if not there.state.is_final:
+            raise
+        return there
 
 
 def wake_next(ports: Ports, pool: str) -> None:
@@ -132,7 +143,8 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
         run = ports.runs.load(run_id, k)
     except StaleExecution:
         return False
-    if run.state.is_final:  # the last steps may have died after the record was written; both are safe to repeat
+    if run.state.is_final:  # the last steps may have died after the record was written; all are safe to repeat
+        ports.clusters.delete(run.raycluster)
         wake_next(ports, run.pool)
         _tell(ports, run)
         return False
@@ -150,6 +162,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
     run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+    ports.clusters.delete(run.raycluster)  # an orphan of the execution may have created it again before the last write
     wake_next(ports, run.pool)
     _tell(ports, run)
     return True

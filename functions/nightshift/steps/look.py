@@ -19,6 +19,7 @@ from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.decide import decide, spent_recoveries
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.errors import StaleExecution, bounded
+from nightshift.core.hang import next_step_times
 from nightshift.core.observation import JobState, Observation
 from nightshift.core.run import Attempt, Awaiting, Run, RunState
 from nightshift.steps.common import audit, emit, next_shift
@@ -66,10 +67,20 @@ def look(ports: Ports, request: LookRequest, interval: int) -> Reply | None:
         run = ports.runs.begin_look(request.run_id, request.k, ports.now())
         reply = _look(ports, request, run, interval)
     except StaleExecution:
-        reply = Reply(decision="stale", interval=interval)
+        reply = _stale(ports, request, interval)
     if reply is not None:
         ports.executions.answer(request.token, reply.model_dump(mode="json"))
     return reply
+
+
+def _stale(ports: Ports, request: LookRequest, interval: int) -> Reply:
+    """Only a run that is over, or another k, ends the shift. A look that was merely overtaken, by a repeat of itself for
+    example, may still be the one whose token is waited for: the shift looks again."""
+    run = ports.runs.get(request.run_id)
+    if run is None or run.k != request.k or run.state.is_final:
+        return Reply(decision="stale", interval=interval)
+    ports.sleep(MIN_GAP)
+    return Reply(decision="look", shift=str(run.shift_seq), interval=interval)
 
 
 def _look(ports: Ports, request: LookRequest, run: Run, interval: int) -> Reply | None:
@@ -107,7 +118,7 @@ def _settled(run: Run, awaiting: Awaiting) -> str | None:
         return None
     if run.verdict is not None:
         return run.verdict.value
-    if awaiting is Awaiting.ATTEMPT and run.state is RunState.RECOVERING:
+    if awaiting is Awaiting.ATTEMPT and run.state in (RunState.RECOVERING, RunState.PROVISIONING):
         return Verb.RECOVER.value
     if awaiting is Awaiting.FENCE and run.state is not RunState.RECOVERING:
         return Verb.READY.value  # the next attempt is on its way: what this fence was for has been done
@@ -129,10 +140,19 @@ def _judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
     if decision.stop_job and attempt is not None:
         ports.jobs(run.raycluster).stop(attempt.submission_id)
     if decision.create_cluster:
-        ports.clusters.create(spec, run.owner)
+        _create_again(ports, run, spec)
     if decision.control is not None:
         run = _ask(ports, run, seen, decision)
     return Judged(run, attempt, seen, decision, counter)
+
+
+def _create_again(ports: Ports, run: Run, spec: RunSpec) -> None:
+    """Unless the run was ended meanwhile: then it was its end that deleted the RayCluster."""
+    ports.clusters.create(spec, run.owner)
+    now = ports.runs.load(run.run_id, run.k)
+    if now.verdict is not None or now.state.is_final:
+        ports.clusters.delete(run.raycluster)
+        raise StaleExecution(run.run_id, run.k, "the run was ended while its RayCluster was created again")
 
 
 def _learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observation) -> tuple[Run, Attempt]:
@@ -156,7 +176,10 @@ def _learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observ
     events = {s.instance_id for s in seen.signals if s.kind.is_node_event and s.instance_id in run.instances}
     changes: dict[str, Any] = {"verified_step": max(run.verified_step, learned.last_saved_step)}
     changes["announced"] = tuple(sorted({*run.announced, *(i for i in events if i)}))[-MAX_ANNOUNCED:]
+    if seen.witness is not None and seen.witness != run.witness:
+        changes |= {"witness": seen.witness, "witness_at": ports.now()}
     if progress is not None:
+        changes["step_times"] = next_step_times(run, progress)
         changes |= {"step": progress.step, "eta_seconds": progress.eta_seconds}
         changes |= {"success": progress.success if progress.success is not None else run.success}
     changes = {name: value for name, value in changes.items() if value != getattr(run, name)}
@@ -221,6 +244,8 @@ def _ready(ports: Ports, request: LookRequest, judged: Judged, look_seq: int, in
         return _nap(ports, request, judged, look_seq, interval)
     if request.awaiting is Awaiting.CLUSTER:
         changes["instances"] = judged.seen.cluster.instances
+    if request.awaiting is Awaiting.FENCE and run.state is RunState.RECOVERING:
+        changes["state"] = RunState.PROVISIONING  # only from here on may another attempt be claimed
     changes |= _told_late(ports, judged)
     audit(ports, run.run_id, "look", f"{request.awaiting} ready", judged.seen.signal, judged.decision.why)
     run = ports.runs.update(run, look_seq, **changes, **next_shift(run))
@@ -270,6 +295,8 @@ def _recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interva
         recovery_floor=run.verified_step,
         recovering_since=now,
         announced=(),
+        witness=None,
+        witness_at=None,
         waiting_since=now,
         seen_counter=judged.counter,
         **next_shift(run),

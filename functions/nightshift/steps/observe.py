@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.spec import RunSpec
+from nightshift.core.decide import lost_instance
 from nightshift.core.errors import TransientError, bounded
 from nightshift.core.evidence import is_complete, results
+from nightshift.core.hang import is_overdue
 from nightshift.core.observation import UNKNOWN_CLUSTER, ClusterView, JobState, JobView, Observation, RayView
 from nightshift.core.run import Attempt, Awaiting, Run, RunState
-from nightshift.steps.ports import Ports
+from nightshift.steps.ports import NO_LOG, Ports
 
 NOTHING = ClusterView(exists=False)
 
@@ -48,19 +51,21 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
     outcome = ports.artifacts.outcome(run.run_id, attempt.n)
     job, cluster = _job(ports, run, attempt), _cluster(ports, run)
     over = outcome is not None or job.state.is_terminal or job.state is JobState.MISSING
+    gone = not cluster.exists or lost_instance(run, Observation(cluster)) is not None
     evidence = False
-    if over:
-        last = (
-            outcome.step
-            if outcome is not None and outcome.cause is OutcomeCause.TARGET_REACHED
-            else spec.training.total_steps
-        )
+    if over or gone:
+        early = spec.target is not None and spec.target.stop
+        reached = outcome is not None and outcome.cause is OutcomeCause.TARGET_REACHED
+        last = outcome.step if outcome is not None and reached and early else spec.training.total_steps
         found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
         evidence = is_complete(found, attempt.n, last)
+    progress = ports.artifacts.progress(run.run_id, attempt.n)
+    overdue = not over and is_overdue(run, spec, progress, ports.now())
     return Observation(
         cluster=cluster,
         job=job,
-        progress=ports.artifacts.progress(run.run_id, attempt.n),
+        witness=_witness(ports, run, attempt) if overdue else None,
+        progress=progress,
         outcome=outcome,
         evidence=evidence,
         job_since=attempt.started_at if attempt.heard_at is None else None,
@@ -81,3 +86,12 @@ def _cluster(ports: Ports, run: Run) -> ClusterView:
         return ports.clusters.view(run.raycluster)
     except TransientError:
         return UNKNOWN_CLUSTER
+
+
+def _witness(ports: Ports, run: Run, attempt: Attempt) -> str | None:
+    """A fingerprint of the driver's log; None where it cannot be had."""
+    try:
+        text = ports.jobs(run.raycluster).logs(attempt.submission_id)
+    except TransientError:
+        return None
+    return None if text.startswith(NO_LOG) else hashlib.sha256(text.encode()).hexdigest()

@@ -18,6 +18,9 @@ from nightshift.core.causes import EndCause
 from nightshift.core.observation import ClusterView, JobView, RayView
 from nightshift.core.run import Attempt, Run, RunState, Signal
 
+NO_LOG = "no driver log: "
+"""What a log that cannot be had begins with; the reason follows."""
+
 
 @dataclass(frozen=True)
 class Nap:
@@ -132,7 +135,7 @@ class Jobs(Protocol):
         """Ask the job to stop; what is unknown or already over is no error."""
 
     def logs(self, submission_id: str) -> str:
-        """The driver log's tail, bounded; a sentence saying why where there is none."""
+        """The driver log's tail, bounded; ``NO_LOG`` and the reason where there is none."""
 
 
 class HyperPod(Protocol):

@@ -85,6 +85,8 @@ def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     attempts = ports.runs.attempts(run.run_id)
     if attempts and attempts[-1].ended_at is None:
         return run, attempts[-1]
+    if run.state is not RunState.PROVISIONING:  # a late repeat of this step: the last attempt has not been fenced yet
+        raise StaleExecution(run.run_id, run.k, f"no attempt may be claimed while the run is {run.state}")
     floor = max([run.verified_step, *(_last_saved(ports, run, a) for a in attempts[-1:])])
     wanted = Attempt(
         n=run.attempt + 1,

@@ -1,0 +1,81 @@
+"""When silence means that a job hangs. SkyRL can stall half an hour without a word; this must not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from statistics import median
+
+from nightshift.contract.job import Phase, Progress
+from nightshift.contract.spec import RunSpec
+from nightshift.core.run import Run
+
+FLOOR = timedelta(minutes=10)
+FACTOR = 3
+"""Silence is allowed for this many of the run's own median steps, and never for less than the floor."""
+
+WITNESS_SILENCE = timedelta(minutes=5)
+"""How long the driver's log must have stood still as well, from the first time that it was asked."""
+
+KEPT_STEPS = 15
+
+
+class Silence(StrEnum):
+    """What an old progress means."""
+
+    NONE = "none"
+    WATCHED = "watched"
+    HUNG = "hung"
+    PROGRESS_UNWRITABLE = "progress_unwritable"
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A judgement of silence; ``why`` is one sentence."""
+
+    silence: Silence
+    why: str = ""
+
+
+def allowed_silence(run: Run, spec: RunSpec, phase: Phase) -> timedelta:
+    """How old a progress may be in its phase: the start deadline in setup, else by the run's own pace."""
+    if phase is Phase.SETUP:
+        return timedelta(minutes=spec.budgets.start_minutes)
+    pace = timedelta(seconds=median(run.step_times)) if run.step_times else timedelta()
+    return max(FLOOR, FACTOR * pace)
+
+
+def is_overdue(run: Run, spec: RunSpec, progress: Progress | None, now: datetime) -> bool:
+    """Whether a second witness has to be asked. Without any progress the start deadline speaks instead."""
+    return progress is not None and now - progress.at > allowed_silence(run, spec, progress.phase)
+
+
+def judge_silence(run: Run, spec: RunSpec, progress: Progress | None, witness: str | None, now: datetime) -> Quiet:
+    """Two witnesses: the progress, and the driver's log. Both silent is a hang. A log that goes on while the progress
+    stands still is a progress that cannot be written. A log that cannot be had proves nothing.
+
+    ``run.witness_at`` is when the log was last seen to change, or first asked for.
+    """
+    if progress is None or not is_overdue(run, spec, progress, now):
+        return Quiet(Silence.NONE)
+    limit, age = allowed_silence(run, spec, progress.phase), now - progress.at
+    told = f"no progress for {_minutes(age)} in phase {progress.phase}, where {_minutes(limit)} are allowed"
+    if witness is None or run.witness_at is None:
+        return Quiet(Silence.WATCHED, f"{told}; the driver's log cannot be asked")
+    if now - run.witness_at >= WITNESS_SILENCE:
+        return Quiet(Silence.HUNG, f"{told}, and the driver's log stands still for {_minutes(now - run.witness_at)}")
+    if age > FACTOR * limit:
+        return Quiet(Silence.PROGRESS_UNWRITABLE, f"{told}, but the driver's log goes on")
+    return Quiet(Silence.WATCHED, f"{told}; the driver's log is watched")
+
+
+def next_step_times(run: Run, progress: Progress) -> tuple[float, ...]:
+    """The run's last step times with the one of a new step."""
+    if progress.step <= run.step or progress.step_seconds is None:
+        return run.step_times
+    return (*run.step_times, progress.step_seconds)[-KEPT_STEPS:]
+
+
+def _minutes(span: timedelta) -> str:
+    return f"{span.total_seconds() / 60:.0f} min"
