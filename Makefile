@@ -22,7 +22,7 @@ LAMBDA_PYTHONS := 3.12 3.13 3.11
 RUN := PYTHONPATH=functions:. .venv/bin/python
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(DEMO) $(FUNCTIONS) ## one training run, end to end, on this computer, through a node's death
 	@$(RUN) -m local demo
