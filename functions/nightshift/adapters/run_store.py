@@ -50,6 +50,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _stored(changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes of a run record as attributes; a None, which removes its attribute, is left out."""
+    plain = _plain(Run.model_construct(**changes).model_dump(mode="json", include=set(changes), warnings=False))
+    plain |= {name: _scalar(value) for name, value in changes.items() if name not in Run.model_fields}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
 def _run(item: dict[str, Any]) -> Run:
     return Run.model_validate(item)
 
@@ -136,9 +143,7 @@ class DynamoRunStore:
         condition: str | None = None,
         values: dict[str, Any] | None = None,
     ) -> Run:
-        plain = _plain(Run.model_construct(**changes).model_dump(mode="json", include=set(changes), warnings=False))
-        plain |= {name: _scalar(value) for name, value in changes.items() if name not in Run.model_fields}
-        kept = {name: value for name, value in plain.items() if value is not None}
+        kept = _stored(changes)
         removed = [name for name in changes if name not in kept]
         expression = "SET " + ", ".join(f"#{n} = :{n}" for n in kept) if kept else ""
         if count:
@@ -230,11 +235,10 @@ class DynamoRunStore:
             )
         except ClientError as error:
             _must_be_refused(run.run_id, error)
-            return None if self.load(run.run_id, run.k).attempt >= attempt.n else self._stale(run)
+            if self.load(run.run_id, run.k).attempt >= attempt.n:
+                return None
+            raise StaleExecution(run.run_id, run.k, "an attempt could not be claimed: the run is over") from error
         return self.load(run.run_id, run.k)
-
-    def _stale(self, run: Run) -> Run:
-        raise StaleExecution(run.run_id, run.k, "an attempt could not be claimed: the run is over")
 
     def save_attempt(self, run: Run, attempt: Attempt) -> bool:
         try:
@@ -324,13 +328,12 @@ class DynamoRunStore:
         condition = Key("pk").eq(_pk(run_id)) & Key("sk").begins_with(prefix)
         items: list[dict[str, Any]] = []
         page: dict[str, Any] = {}
-        while not items or page:
+        while True:
             found = self._table.query(KeyConditionExpression=condition, ConsistentRead=True, **page)
             items += found["Items"]
-            page = {"ExclusiveStartKey": found["LastEvaluatedKey"]} if "LastEvaluatedKey" in found else {}
-            if not page:
-                break
-        return items
+            if "LastEvaluatedKey" not in found:
+                return items
+            page = {"ExclusiveStartKey": found["LastEvaluatedKey"]}
 
     # leases -----------------------------------------------------------------------------------------------------
 
@@ -382,8 +385,7 @@ class DynamoRunStore:
 
     def finish(self, run: Run, state: RunState, **changes: Any) -> Run:
         """The run's last write: its final state, and the lease given back, in one transaction."""
-        plain = _plain(Run.model_construct(**changes).model_dump(mode="json", include=set(changes), warnings=False))
-        kept = {name: value for name, value in plain.items() if value is not None}
+        kept = _stored(changes)
         items: list[dict[str, Any]] = [
             {
                 "Update": {

@@ -10,12 +10,11 @@ from nightshift.core.causes import EndCause
 
 
 class Verb(StrEnum):
-    """HOLD looks again within the same invocation; NAP sleeps until a signal or the interval's end; AGAIN asks the
-    parent for a fresh shift. The others end the shift and are the parent's transitions."""
+    """HOLD looks again within the same invocation; NAP sleeps until a signal or the interval's end.
+    The others end the shift and are the parent's transitions."""
 
     HOLD = "hold"
     NAP = "nap"
-    AGAIN = "again"
     READY = "ready"
     RECOVER = "recover"
     SUCCEEDED = "succeeded"
@@ -34,7 +33,3 @@ class Decision:
     control: ControlCommand | None = None
     stop_job: bool = False
     create_cluster: bool = False
-
-    @property
-    def ends_attempt(self) -> bool:
-        return self.verb in (Verb.RECOVER, Verb.SUCCEEDED, Verb.FAILED, Verb.CANCELLED)

@@ -109,8 +109,6 @@ def _look(ports: Ports, request: LookRequest, run: Run, interval: int) -> Reply 
             return _recover(ports, spec, judged, look_seq, interval)
         case Verb.SUCCEEDED | Verb.FAILED | Verb.CANCELLED:
             return _verdict(ports, judged, VERDICTS[judged.decision.verb], look_seq, interval)
-        case Verb.AGAIN:
-            return _handed_over(ports, run, "again", interval)
 
 
 def _settled(run: Run, awaiting: Awaiting) -> str | None:
