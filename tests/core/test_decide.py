@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from nightshift.contract.control import ControlCommand
 from nightshift.contract.job import OutcomeCause
 from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
-from nightshift.core.decide import HOLD_FOR, decide
+from nightshift.core.decide import decide
 from nightshift.core.decision import Decision, Verb
+from nightshift.core.decisions.common import HOLD_FOR
 from nightshift.core.observation import ClusterView, JobState, JobView, Observation, RayView
-from nightshift.core.run import Awaiting, Run, RunState, Signal, SignalKind
+from nightshift.core.run import Awaiting, Question, Run, RunState, Signal, SignalKind
 from tests.builders import NOW, cluster, outcome, progress, ray, run, spec
 
 REPLACED = cluster("i-head", "i-w1", "i-w2", "i-new")
@@ -184,11 +185,39 @@ def test_an_image_that_cannot_be_pulled_is_not_waited_for() -> None:
     assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.BAD_IMAGE)
 
 
-def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_given_up() -> None:
+def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_asked_about() -> None:
     missing = Observation(cluster("i-head", "i-w1", "i-w2"), ray=ray("i-w1", "i-w2"))
     limit = timedelta(minutes=90)
-    after = {t: judge(missing, run(waiting_since=NOW - t), Awaiting.CLUSTER).verb for t in (HOLD_FOR, limit, limit * 2)}
-    assert after == {HOLD_FOR: Verb.NAP, limit: Verb.NAP, limit * 2: Verb.FAILED}
+    after = {t: judge(missing, run(waiting_since=NOW - t), Awaiting.CLUSTER) for t in (HOLD_FOR, limit, limit * 2)}
+    assert {d.verb for d in after.values()} == {Verb.NAP}
+    assert [d.ask for d in after.values()] == [None, None, EndCause.CAPACITY_MISSING]
+
+
+def asked(**changes: Any) -> Question:
+    until = NOW + timedelta(hours=1)
+    base = {"cause": EndCause.CAPACITY_MISSING, "text": "Nodes are missing.", "asked_at": NOW, "until": until}
+    return Question.model_validate(base | changes)
+
+
+def test_a_question_is_put_once_and_ends_the_run_only_when_it_is_over_or_answered_with_give_up() -> None:
+    missing = Observation(cluster("i-head", "i-w1", "i-w2"), ray=ray("i-w1", "i-w2"))
+    late = {"waiting_since": NOW - timedelta(hours=3)}
+    open_ = judge(missing, run(question=asked(), **late), Awaiting.CLUSTER)
+    assert (open_.verb, open_.ask) == (Verb.NAP, None)
+    for ended in (asked(until=NOW), asked(given_up_by="team")):
+        over = judge(missing, run(question=ended, **late), Awaiting.CLUSTER)
+        assert (over.verb, over.cause) == (Verb.FAILED, EndCause.CAPACITY_MISSING)
+    whole = Observation(cluster(), ray=ray("i-w1", "i-w2", "i-w3"))
+    assert judge(whole, run(question=asked(until=NOW), **late), Awaiting.CLUSTER).verb is Verb.READY
+
+
+def test_a_fence_with_an_open_question_waits_for_its_answer_and_is_ready_without_one() -> None:
+    over = Observation(cluster(), JobView(JobState.FAILED), ray=replace(ray(), live_actors=0))
+    fenced = run(state=RunState.RECOVERING)
+    assert judge(over, fenced, Awaiting.FENCE).verb is Verb.READY
+    assert judge(over, fenced.model_copy(update={"question": asked()}), Awaiting.FENCE).verb is Verb.NAP
+    ended = fenced.model_copy(update={"question": asked(until=NOW)})
+    assert judge(over, ended, Awaiting.FENCE).verb is Verb.FAILED
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def event(name: str) -> dict[str, Any]:
 def matches(pattern: Any, value: Any) -> bool:
     """EventBridge's rules for what the template uses: fields, lists of literals, references and wildcards."""
     if isinstance(pattern, dict):
-        return isinstance(value, dict) and all(name in value and matches(one, value[name]) for name, one in pattern.items())
+        return isinstance(value, dict) and all(
+            name in value and matches(one, value[name]) for name, one in pattern.items()
+        )
     return any(_allows(one, value) for one in pattern)
 
 
@@ -93,7 +95,9 @@ def test_a_hyperpod_event_may_be_played_by_hand(name: str) -> None:
         pytest.param(changed(event("execution"), "detail", "status", to="SUCCEEDED"), id="an execution that went well"),
         pytest.param(changed(event("execution"), "detail", "status", to="RUNNING"), id="an execution that begins"),
         pytest.param(
-            changed(event("execution"), "detail", "stateMachineArn", to=HERE["TrainingRun"].replace("training-run", "shift")),
+            changed(
+                event("execution"), "detail", "stateMachineArn", to=HERE["TrainingRun"].replace("training-run", "shift")
+            ),
             id="a shift, whose parent sees to it",
         ),
     ],

@@ -228,7 +228,13 @@ def test_a_job_may_write_its_evidence_and_nothing_that_the_controller_writes() -
     assert writable(keys.outcome(1))
     assert writable(f"{keys.export(1, 20)}adapter_model.safetensors")
     assert writable(keys.curve_png)
-    for forbidden in (keys.spec, keys.control, keys.manifest, keys.report, f"{keys.adapter('best')}adapter_config.json"):
+    for forbidden in (
+        keys.spec,
+        keys.control,
+        keys.manifest,
+        keys.report,
+        f"{keys.adapter('best')}adapter_config.json",
+    ):
         assert not writable(forbidden), forbidden
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nightshift.core import decide as core_decide
 from nightshift.core.decision import Verb
+from nightshift.core.decisions import attempt as core_attempt
 from nightshift.core.run import Awaiting, RunState
 from nightshift.handlers.controller import STEPS
-from nightshift.steps import ending, look, observe, signals, transitions
+from nightshift.steps import ending, judge, look, observe, signals, transitions
 from nightshift.steps.requests import Reply
 from tests.fakeworld.cluster import Fleet
 from tests.fakeworld.store import MemoryRunStore
@@ -31,13 +31,13 @@ class Mutant:
 
 
 def _skip_the_fence(patch: pytest.MonkeyPatch) -> None:
-    real = look.decide
+    real = judge.decide
 
     def decide(run: Any, spec: Any, awaiting: Awaiting, *seen: Any) -> Any:
         decision = real(run, spec, awaiting, *seen)
         return replace(decision, verb=Verb.READY) if awaiting is Awaiting.FENCE else decision
 
-    patch.setattr(look, "decide", decide)
+    patch.setattr(judge, "decide", decide)
 
 
 def _double_submit(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def _believe_ray(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_count_recoveries(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core_decide, "spent_recoveries", lambda _: 0)
+    patch.setattr(core_attempt, "spent_recoveries", lambda _: 0)
 
 
 def _end_a_shift_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,13 @@ from tests.fakeworld.watch import INTERVAL, Watch
 
 LOOK_SECONDS, LAMBDA_SECONDS = int(INTERVAL), 50.0
 TRAINING = {"total_steps": 6, "ckpt_interval": 2, "eval_interval": 3, "hf_save_interval": 3}
-BUDGETS = {"wall_hours": 4, "max_recoveries_without_progress": 2, "start_minutes": 20, "node_wait_minutes": 30}
+BUDGETS = {
+    "wall_hours": 4,
+    "max_recoveries_without_progress": 2,
+    "start_minutes": 20,
+    "node_wait_minutes": 30,
+    "ask_hours": 2,
+}
 DETAIL_TYPES = {
     SignalKind.NODE_HEALTH: "SageMaker HyperPod Cluster Node Health Event",
     SignalKind.CLUSTER_EVENT: "SageMaker HyperPod Cluster Event",

@@ -14,8 +14,9 @@ from nightshift.contract.events import Stage
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.layout import RunKeys
 from nightshift.core.causes import EndCause
-from nightshift.core.decide import decide, spent_recoveries
+from nightshift.core.decide import decide
 from nightshift.core.decision import Verb
+from nightshift.core.decisions.attempt import spent_recoveries
 from nightshift.core.errors import StaleExecution
 from nightshift.core.observation import JobState, JobView, Observation
 from nightshift.core.run import Awaiting, RunState

@@ -39,6 +39,7 @@ class Stage(StrEnum):
     STARTED = "started"
     RECOVERING = "recovering"
     RECOVERED = "recovered"
+    ASKING = "asking"
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -66,6 +67,7 @@ class StageEvent(Document):
     total_steps: int | None = None
     cause: str | None = None
     node: str | None = None
+    until: datetime | None = Field(None, description="of a question: when the run stops waiting for an answer")
     seconds: float | None = Field(None, description="of a recovery: from the decision to the first sign of life")
     baseline: EvalSummary | None = None
     final: EvalSummary | None = None

@@ -159,6 +159,36 @@ class Target(Model):
     stop: bool = Field(False, description="end the run when the target is held; otherwise only report it")
 
 
+class Priority(StrEnum):
+    """``urgent`` runs of a pool go before all others that wait; none is interrupted."""
+
+    NORMAL = "normal"
+    URGENT = "urgent"
+
+
+class SmallerValues(Model):
+    """What one attempt more may be tried with after a GPU ran out of memory; None keeps a value as it is."""
+
+    gpu_memory_utilization: float | None = Field(None, gt=0, lt=1)
+    micro_train_batch_size_per_gpu: int | None = Field(None, ge=1)
+    micro_forward_batch_size_per_gpu: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("name at least one smaller value")
+        return self
+
+
+class Recovery(Model):
+    """What Nightshift may do by itself, beyond starting again from the last checkpoint."""
+
+    on_out_of_memory: SmallerValues | None = Field(None, description="one retry with these values; none: give up")
+    replace_nodes: bool = Field(
+        False, description="ask HyperPod to replace an instance that is blamed twice (BatchReplaceClusterNodes)"
+    )
+
+
 class Budgets(Model):
     """Limits within which nobody needs to be asked."""
 
@@ -168,6 +198,8 @@ class Budgets(Model):
     node_wait_minutes: int = Field(90, ge=1, description="waiting for a replacement node")
     wall_hours: float = Field(24 * 14, gt=0, le=24 * 365)
     gpu_hours: float = Field(5_000, gt=0)
+    dollars: float | None = Field(None, gt=0, description="attributed spend, by the dated price table; none: no limit")
+    ask_hours: float = Field(24, gt=0, le=24 * 30, description="how long a question to a person may stay open")
 
 
 class NotifyLevel(StrEnum):
@@ -188,6 +220,9 @@ class RunSpec(Model):
     training: Training = Training()
     topology: Topology = Topology()
     budgets: Budgets = Budgets()
+    recovery: Recovery = Recovery()
+    priority: Priority = Priority.NORMAL
+    queue: DnsLabel | None = Field(None, description="Kueue LocalQueue; in place of Nightshift's own lease of the pool")
     target: Target | None = None
     notify: NotifyLevel = NotifyLevel.NORMAL
 

@@ -9,10 +9,13 @@ from nightshift.contract.job import OutcomeCause
 
 
 class Action(StrEnum):
-    """What the controller does about an end cause."""
+    """What the controller does about an end cause: RECOVER spends a recovery, WAIT goes on when what is missing comes
+    back and spends none, ASK waits for a person's answer (``budgets.ask_hours``) and then gives up."""
 
     DONE = "done"
     RECOVER = "recover"
+    WAIT = "wait"
+    ASK = "ask"
     GIVE_UP = "give_up"
 
 

@@ -24,7 +24,8 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """``why`` is one sentence for the audit trail."""
+    """``why`` is one sentence for the audit trail. ``ask`` puts a question to a person, about that cause; the run goes on
+    waiting meanwhile. ``delete_pods`` and ``recreate_cluster`` are a fence's stronger means."""
 
     verb: Verb
     why: str
@@ -33,3 +34,6 @@ class Decision:
     control: ControlCommand | None = None
     stop_job: bool = False
     create_cluster: bool = False
+    delete_pods: bool = False
+    recreate_cluster: bool = False
+    ask: EndCause | None = None

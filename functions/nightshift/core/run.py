@@ -9,6 +9,7 @@ from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText
 from nightshift.contract.control import ControlCommand
+from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 
 
@@ -53,6 +54,7 @@ class SignalKind(StrEnum):
     OUTCOME = "outcome"
     LEASE_FREE = "lease_free"
     CANCEL = "cancel"
+    ANSWER = "answer"
     TIMER = "timer"
 
     @property
@@ -70,6 +72,18 @@ class Signal(Document):
     at: datetime
 
 
+class Question(Document):
+    """What a person is asked, and until when the run waits for an answer; then it ends for ``cause``.
+
+    "Go on" clears the question; "give up" leaves it with the name of who said so."""
+
+    cause: EndCause
+    text: ExternalText
+    asked_at: datetime
+    until: datetime
+    given_up_by: ExternalText | None = None
+
+
 class Attempt(Document):
     """One Ray job of a run."""
 
@@ -83,7 +97,8 @@ class Attempt(Document):
     end_cause: EndCause | None = None
     signal: str | None = None
     message: ExternalText = ""
-    node: str | None = None
+    node: str | None = Field(None, description="the instance that is blamed for the end, where one is")
+    smaller: bool = Field(False, description="runs with the spec's smaller values after an out of memory")
     resumed_step: int | None = None
     last_saved_step: int = 0
     gpus: int = 0
@@ -130,6 +145,17 @@ class Run(Document):
     waiting_since: datetime | None = None
     recovering_since: datetime | None = None
     cancel_requested: bool = False
+    question: Question | None = None
+    blamed: tuple[str, ...] = Field((), description="instances blamed for ended attempts, oldest first, with repeats")
+    excluded: tuple[str, ...] = Field((), description="instances on which no pod of the run may be placed any more")
+    smaller: bool = Field(False, description="further attempts run with the spec's smaller values")
+    fence_level: int = Field(0, ge=0, le=2, description="0: the job was asked to stop; 1: pods deleted; 2: recreated")
+    fence_level_at: datetime | None = None
+    priority: Priority = Priority.NORMAL
+    queue: str | None = Field(
+        None, description="Kueue LocalQueue that admits the run's RayCluster, in place of a lease"
+    )
+    history_base: int = Field(0, description="shift_seq when execution k began: its history grows with the difference")
     step_times: tuple[float, ...] = Field((), description="seconds of the last steps, for the run's own pace")
     witness: str | None = Field(
         None, description="fingerprint of the driver's log, asked for while progress is overdue"

@@ -14,7 +14,7 @@ from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
 LOUD = {
-    NotifyLevel.QUIET: frozenset({Stage.FINISHED, Stage.FAILED, Stage.CANCELLED}),
+    NotifyLevel.QUIET: frozenset({Stage.ASKING, Stage.FINISHED, Stage.FAILED, Stage.CANCELLED}),
     NotifyLevel.NORMAL: frozenset(Stage) - {Stage.QUEUED},
     NotifyLevel.ALL: frozenset(Stage),
 }

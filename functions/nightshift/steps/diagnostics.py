@@ -8,7 +8,7 @@ from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import NO_LOG, Ports
 
 
-def save_driver_log(ports: Ports, run: Run, attempt: Attempt) -> None:
+def save_diagnostics(ports: Ports, run: Run, attempt: Attempt) -> None:
     """The driver log's tail under the attempt's diagnostics/. Where there is none, a sentence says why: diagnostics
     never decide anything."""
     try:

@@ -52,6 +52,8 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         raycluster=checked.run_id,
         created_at=now,
         total_steps=checked.training.total_steps,
+        priority=checked.priority,
+        queue=checked.queue,
     )
     there, created = ports.runs.create(wanted)
     if there.spec_sha256 != wanted.spec_sha256:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.spec import RunSpec
-from nightshift.core.decide import lost_instance
+from nightshift.core.decisions.common import lost_instance
 from nightshift.core.errors import TransientError, bounded
 from nightshift.core.evidence import is_complete, results
 from nightshift.core.hang import is_overdue
