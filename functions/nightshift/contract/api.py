@@ -37,6 +37,7 @@ class RunView(Document):
     eta_seconds: float | None = None
     cause: str | None = None
     sentence: ExternalText = ""
+    waiting_for: ExternalText = Field("", description="whom or what a queued run waits for")
     attempts: list[AttemptLine]
     audit: list[AuditLine]
     errors: list[FieldError] = []

@@ -22,6 +22,9 @@ ModelRef = Annotated[
 ]
 """``hf://owner/name@revision``, ``s3://bucket/prefix``, ``/shared/path`` or ``package://module/folder``."""
 
+QueueName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
+"""The name of a Kueue LocalQueue, short enough to be a label's value."""
+
 
 class GitCode(Model):
     """The task's code is at a commit. Without ``repository`` it is this project's own code, baked into the image."""
@@ -222,7 +225,11 @@ class RunSpec(Model):
     budgets: Budgets = Budgets()
     recovery: Recovery = Recovery()
     priority: Priority = Priority.NORMAL
-    queue: DnsLabel | None = Field(None, description="Kueue LocalQueue; in place of Nightshift's own lease of the pool")
+    queue: QueueName | None = Field(
+        None,
+        description="Kueue LocalQueue in the deployment's namespace, which then admits the run in place of Nightshift's "
+        "own lease of the pool; an urgent run gets the WorkloadPriorityClass urgent-priority there",
+    )
     target: Target | None = None
     notify: NotifyLevel = NotifyLevel.NORMAL
 

@@ -44,7 +44,11 @@ class JobView:
 
 @dataclass(frozen=True)
 class PodView:
-    """One pod of the RayCluster. ``instance_id`` is None while it is not scheduled."""
+    """One pod of the RayCluster. ``instance_id`` is None while it is not scheduled.
+
+    ``ended`` is how its container ended last ("OOMKilled, exit code 137"), ``exit_code`` the code of that end;
+    ``disruption`` is why Kubernetes took the pod away ("PreemptionByScheduler: ...", "Evicted: ..."). A pod keeps these
+    only as long as its object exists."""
 
     name: str
     is_head: bool
@@ -52,14 +56,38 @@ class PodView:
     instance_id: str | None = None
     ip: str | None = None
     waiting_reason: str | None = None
+    created_at: datetime | None = None
+    terminating: bool = False
+    ended: str | None = None
+    exit_code: int | None = None
+    disruption: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    """Kueue's Workload of a RayCluster, by its conditions. ``admitted_at`` is when Kueue last admitted it, by Kueue's own
+    clock: another moment is another admission. ``evicted`` and ``refused`` are Kueue's reasons, while they hold; ``message``
+    is its bounded text about what holds."""
+
+    quota_reserved: bool = False
+    admitted: bool = False
+    admitted_at: datetime | None = None
+    evicted: str | None = None
+    refused: str | None = None
+    pods_ready: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True)
 class ClusterView:
     """The RayCluster and its pods. ``state`` of its status is not looked at: it stays "ready" after a node's death.
 
-    A view that could not be had counts as a cluster that is there and has no pods to tell of (``UNKNOWN_CLUSTER``): it
-    proves nothing."""
+    ``workload`` is what Kueue says, None where no Kueue queue is named or Kueue knows nothing of it; ``pods_refused`` is why
+    KubeRay could not create a pod, for the time being.
+
+    ``silent_instances`` are those whose Kubernetes node is not Ready or is gone: nothing on them can be told to end, and
+    nothing is heard of them. A view that could not be had counts as a cluster that is there and has no pods to tell of
+    (``UNKNOWN_CLUSTER``): it proves nothing."""
 
     exists: bool
     head_ready: bool = False
@@ -68,6 +96,9 @@ class ClusterView:
     current: bool = False
     pods: tuple[PodView, ...] = ()
     unhealthy_instances: frozenset[str] = frozenset()
+    suspended: bool = False
+    workload: WorkloadView | None = None
+    pods_refused: str | None = None
 
     @property
     def instances(self) -> tuple[str, ...]:
@@ -83,6 +114,15 @@ class ClusterView:
 
 
 UNKNOWN_CLUSTER = ClusterView(exists=True)
+
+
+@dataclass(frozen=True)
+class OwnedCluster:
+    """A RayCluster that carries the label of a run, whether that run still is or not."""
+
+    name: str
+    run_id: str
+    created_at: datetime
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,13 @@ class Run(Document):
     queue: str | None = Field(
         None, description="Kueue LocalQueue that admits the run's RayCluster, in place of a lease"
     )
+    admitted_at: datetime | None = Field(
+        None, description="when Kueue admitted the RayCluster that the current attempt runs on, by Kueue's clock"
+    )
+    stuck_since: datetime | None = Field(
+        None, description="since when Kueue says that the run cannot be admitted as things are"
+    )
+    waiting_for: ExternalText = Field("", description="whom or what the run waits for in its queue")
     history_base: int = Field(0, description="shift_seq when execution k began: its history grows with the difference")
     step_times: tuple[float, ...] = Field((), description="seconds of the last steps, for the run's own pace")
     witness: str | None = Field(

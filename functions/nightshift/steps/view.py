@@ -48,6 +48,7 @@ def view_run(ports: Ports, run_id: str, bucket: str) -> RunView | None:
         eta_seconds=run.eta_seconds,
         cause=run.cause,
         sentence=run.sentence,
+        waiting_for=run.waiting_for,
         attempts=[attempt_line(a, now) for a in ports.runs.attempts(run_id)],
         audit=list(ports.runs.audit_trail(run_id, TRAIL)),
         prefix=f"s3://{bucket}/runs/{run_id}/",
