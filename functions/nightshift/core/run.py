@@ -55,6 +55,7 @@ class SignalKind(StrEnum):
     LEASE_FREE = "lease_free"
     CANCEL = "cancel"
     ANSWER = "answer"
+    RECONCILE = "reconcile"
     TIMER = "timer"
 
     @property
@@ -176,3 +177,4 @@ class Run(Document):
     success: float | None = None
     eta_seconds: float | None = None
     published: bool = False
+    ended_at: datetime | None = Field(None, description="when the record became final")
