@@ -99,6 +99,8 @@ class ClusterView:
     suspended: bool = False
     workload: WorkloadView | None = None
     pods_refused: str | None = None
+    silent_instances: frozenset[str] = frozenset()
+    created_at: datetime | None = None
 
     @property
     def instances(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -15,7 +15,8 @@ from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.causes import EndCause
-from nightshift.core.observation import ClusterView, JobView, RayView
+from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayView
+from nightshift.core.reconcile import ExecutionStatus, Lease, OpenRun
 from nightshift.core.run import Attempt, Run, RunState, Signal
 
 NO_LOG = "no driver log: "
@@ -40,6 +41,14 @@ class Rejection:
     owner: str
     errors: list[FieldError]
     at: datetime
+
+
+@dataclass(frozen=True)
+class NotBelieved:
+    """A stored object that was treated as missing, and why."""
+
+    key: str
+    why: str
 
 
 class RunStore(Protocol):
@@ -103,6 +112,24 @@ class RunStore(Protocol):
     def active_on(self, hyperpod_cluster: str) -> Sequence[Run]:
         """Runs that are not over on that HyperPod cluster."""
 
+    def open_runs(self, limit: int) -> Sequence[OpenRun]:
+        """Every run that is not over with the time by which its next look is due, oldest first; also one whose look died
+        half-way and one whose execution never started. What an index says may be seconds old."""
+
+    def leases(self) -> Sequence[Lease]:
+        """Every lease that is held."""
+
+    def release_lease(self, lease: Lease) -> bool:
+        """Give back a lease whose holder is over or has no record, in one transaction that checks both; False, and nothing
+        written, where the holder is open or the lease is not that one any more."""
+
+    def untold(self, limit: int) -> Sequence[str]:
+        """Ids of runs that are over and whose final message was not accepted yet, oldest first: ``finish`` lists a run
+        there, ``told`` takes it off."""
+
+    def told(self, run_id: str) -> None:
+        """The final message was accepted. Idempotent; nothing where the run is not over or is told already."""
+
     def reject(self, rejection: Rejection) -> bool:
         """Record a refused request; False if the same one is recorded already."""
 
@@ -112,13 +139,41 @@ class RunStore(Protocol):
 class Clusters(Protocol):
     """RayClusters, through the Kubernetes API."""
 
-    def create(self, spec: RunSpec, owner: str) -> bool:
-        """False where the run's RayCluster is there already. Raises PermanentError if the API refuses the manifest."""
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
+        """False where the run's RayCluster is there already; its placement is then as it was, see ``exclude``. Raises
+        PermanentError if the API refuses the manifest."""
 
     def view(self, name: str) -> ClusterView: ...
 
     def delete(self, name: str) -> None:
         """Idempotent."""
+
+    def owned(self) -> Sequence[OwnedCluster]:
+        """Every RayCluster of the namespace that carries a run's label and is not being deleted."""
+
+    def delete_pods(
+        self,
+        name: str,
+        instances: frozenset[str] | None = None,
+        created_before: datetime | None = None,
+        force: bool = False,
+    ) -> int:
+        """Delete the RayCluster's pods: on these instances only, and only those made before a moment, where given. KubeRay
+        makes new ones as long as the RayCluster exists. ``force`` also takes pods out of the API that are being deleted
+        already: for a node that will not confirm. Says how many it asked to go. Idempotent."""
+
+    def exclude(self, spec: RunSpec, owner: str, excluded: Sequence[str]) -> bool:
+        """Keep the pods of the run's RayCluster off these instances: its templates are changed, and pods that sit there
+        are deleted. False where nothing was left to change, also where there is no RayCluster. Idempotent."""
+
+    def pod_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """The RayCluster's pods for a person: placement, conditions, how containers ended. No environment. Bounded."""
+
+    def event_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Kubernetes events about the RayCluster and its pods, past ones included, newest last. Bounded."""
+
+    def node_records(self, instances: frozenset[str]) -> Sequence[Mapping[str, Any]]:
+        """Labels, taints and conditions of those instances' nodes."""
 
 
 class Jobs(Protocol):
@@ -172,6 +227,12 @@ class Artifacts(Protocol):
 
     def manifest(self, run_id: str) -> bytes | None: ...
 
+    def doubt(self, key: str, why: str) -> None:
+        """Log an object that could be read and is not believed all the same."""
+
+    def not_believed(self) -> Sequence[NotBelieved]:
+        """Every object so far that was not believed; a step that decides without it tells of it."""
+
     def links(self, run_id: str) -> dict[str, str]:
         """Label -> address, for people."""
 
@@ -188,6 +249,9 @@ class Executions(Protocol):
 
     def start(self, name: str, payload: dict[str, Any]) -> None:
         """Start a training_run; one that is there already is no error."""
+
+    def status(self, name: str) -> ExecutionStatus | None:
+        """Of a training_run; None where there is none of that name. Raises TransientError."""
 
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         """SendTaskSuccess; False where the token is not waited for any more."""
