@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, HttpUrl, StringConstraints, field_validator, model_validator
 
 from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportPath, Model, Sha256
+from nightshift.contract.skyrl import SkyRLSettings
 
 S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$", max_length=1_024)]
 ImageRef = Annotated[str, StringConstraints(pattern=r"^[\w.\-/:]+@sha256:[0-9a-f]{64}$", max_length=400)]
@@ -100,8 +101,13 @@ class Trainer(StrEnum):
 
 
 class LoraSettings(Model):
+    """``exclude_modules``: by default the vision tower, whose adapters vLLM ignores while SkyRL trains them: rollouts
+    and training would use different weights."""
+
     rank: int = Field(32, ge=1, le=512)
     alpha: int = Field(32, ge=1, le=1_024)
+    target_modules: Annotated[str, StringConstraints(max_length=1_000)] = "all-linear"
+    exclude_modules: Annotated[str, StringConstraints(max_length=1_000)] | None = ".*visual.*"
 
 
 class BaseModelSettings(Model):
@@ -132,6 +138,7 @@ class Training(Model):
     hf_save_interval: int = Field(20, ge=1)
     max_ckpts_to_keep: int = Field(2, ge=1)
     gpu_memory_utilization: float = Field(0.45, gt=0, lt=1)
+    skyrl: SkyRLSettings = SkyRLSettings()
 
 
 class InstanceGroup(Model):
@@ -239,6 +246,14 @@ class RunSpec(Model):
         if value.workers.gpus < 1:
             raise ValueError("workers need at least one GPU a node")
         return value
+
+    def with_smaller_values(self) -> Self:
+        """This spec as an attempt trains it after an out of memory. Without ``recovery.on_out_of_memory`` it is the same."""
+        smaller = self.recovery.on_out_of_memory
+        if smaller is None:
+            return self
+        values = smaller.model_dump(exclude_none=True)
+        return self.model_copy(update={"training": self.training.model_copy(update=values)})
 
     @property
     def max_rollback_steps(self) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from nightshift.contract.events import FieldError
-from nightshift.contract.spec import RunSpec, SeedData, batch_size_problems
+from nightshift.contract.skyrl import skyrl_problems
+from nightshift.contract.spec import RunSpec, SeedData, Trainer, batch_size_problems
 from nightshift.core.errors import bounded
 
 MAX_ERRORS = 50
@@ -54,6 +55,8 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
     except ValidationError as error:
         return [_field_error(dict(e)) for e in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]]
     problems = [FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)]
+    if spec.training.trainer is Trainer.SKYRL:
+        problems += [FieldError(field=f, problem=bounded(p, 300)) for f, p in skyrl_problems(spec)]
     ceiling = known_ceiling(spec)
     if spec.target is not None and ceiling is not None and spec.target.success > ceiling.share:
         problems.append(
