@@ -19,6 +19,7 @@ from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
 from nightshift.adapters import kubernetes_views as views
+from nightshift.adapters.kueue import queue_view
 from nightshift.contract.spec import RunSpec
 from nightshift.core.errors import PermanentError, TransientError
 from nightshift.core.observation import ClusterView, OwnedCluster
@@ -96,6 +97,7 @@ class KubernetesClusters:
             pods = tuple(views.pod_view(p) for p in self._pods(name))
             hosts = frozenset(p.instance_id for p in pods if p.instance_id)
             nodes = self._nodes() if hosts else ()
+            queue = queue_view(self._client, cluster) if cluster is not None else {}
         silent = views.silent_instances(nodes, hosts)
         if cluster is None:
             return ClusterView(exists=False, pods=pods, silent_instances=silent)
@@ -112,6 +114,7 @@ class KubernetesClusters:
             unhealthy_instances=views.unhealthy_instances(nodes, hosts),
             silent_instances=silent,
             created_at=metadata.creationTimestamp,
+            **queue,
         )
 
     def delete(self, name: str) -> None:

@@ -8,6 +8,7 @@ from nightshift.core.causes import EndCause
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.decisions.common import hold_or_nap, unanswered, waited
 from nightshift.core.observation import JobState, Observation
+from nightshift.core.queueing import nothing_left
 from nightshift.core.run import Run, RunState
 
 FENCE_DEADLINE = timedelta(minutes=15)
@@ -42,6 +43,9 @@ def _released(run: Run, seen: Observation, now: datetime) -> Decision:
 def _fenced(run: Run, seen: Observation, now: datetime) -> Decision:
     if not seen.cluster.exists and not seen.cluster.pods:
         return Decision(Verb.READY, "the RayCluster is gone, and the old attempt with it")
+    nothing = nothing_left(run, seen.cluster)
+    if nothing is not None:
+        return Decision(Verb.READY, nothing)
     stopped = seen.job.state.is_terminal or seen.job.state is JobState.MISSING
     if stopped and seen.ray.live_actors == 0:
         return Decision(Verb.READY, f"the old job is {seen.job.state} and none of its actors lives")

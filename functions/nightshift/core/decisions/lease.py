@@ -1,4 +1,8 @@
-"""Waiting for the pool."""
+"""Waiting for the pool.
+
+One run holds a pool. The others stand in line: ``urgent`` ones before all others, each level in the order of creation.
+Nobody is interrupted. Where a Kueue queue is named, Kueue does all of this, and no lease is taken.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ def decide_lease(run: Run, seen: Observation, now: datetime) -> Decision:
     """One look at the pool."""
     if run.cancel_requested:
         return Decision(Verb.CANCELLED, "cancelled while queued", EndCause.CANCELLED)
+    if run.queue is not None:
+        return Decision(Verb.READY, f"no lease is taken: Kueue's queue {run.queue} admits the run")
     if seen.lease_holder == run.run_id:
         return Decision(Verb.READY, f"holds pool {run.pool}")
     if waited(run, now) > LEASE_DEADLINE:
