@@ -93,7 +93,8 @@ class Repair(StrEnum):
 @dataclass(frozen=True)
 class Finding:
     """Something that is not as it should be. ``repair`` is None where only a person can do something; ``alarm`` is whether
-    one has to be told. ``since`` is for the order: the oldest comes first."""
+    one has to be told. ``since`` is for the order: the oldest comes first. ``status`` and ``error`` say how an execution
+    ended."""
 
     run_id: str
     why: str
@@ -101,7 +102,8 @@ class Finding:
     repair: Repair | None
     alarm: bool = False
     k: int = 1
-    ended: ExecutionStatus | None = None
+    status: str = ""
+    error: str = ""
     lease: Lease | None = None
     cluster: str = ""
     pool: str = ""
@@ -185,8 +187,10 @@ def _of_run(fact: RunFact, now: datetime) -> Finding | None:
     stopped = fact.execution.stopped_at or fact.due
     if now - stopped < END_GRACE:
         return None
-    why = f"execution r{fact.run.k} is {fact.execution.state} and the run is {fact.run.state}"
-    return Finding(fact.run.run_id, why, stopped, Repair.FINISH_RUN, k=fact.run.k, ended=fact.execution)
+    run, state = fact.run, fact.execution.state
+    error = "it ended before the run was over" if state is ExecutionState.SUCCEEDED else fact.execution.error
+    why = f"execution r{run.k} is {state} and the run is {run.state}"
+    return Finding(run.run_id, why, stopped, Repair.FINISH_RUN, k=run.k, status=state.value, error=error)
 
 
 def _overdue(fact: RunFact, now: datetime) -> Finding | None:
@@ -207,9 +211,8 @@ def _without_execution(fact: RunFact, now: datetime) -> Finding | None:
     run = fact.run
     never_began = run.state is RunState.ADMITTED if run.k == 1 else run.shift_seq == run.history_base
     if not never_began:
-        lost = ExecutionStatus(ExecutionState.ABORTED, None, "Step Functions does not know it any more")
-        why = f"execution r{run.k} is gone and the run is {run.state}"
-        return Finding(run.run_id, why, fact.due, Repair.FINISH_RUN, alarm=True, k=run.k, ended=lost)
+        why, gone = f"execution r{run.k} is gone and the run is {run.state}", "Step Functions does not know it any more"
+        return Finding(run.run_id, why, fact.due, Repair.FINISH_RUN, True, run.k, status="NOT_FOUND", error=gone)
     since = run.created_at if run.k == 1 else fact.due
     if not fact.has_spec:
         return _without_spec(run, now)
@@ -225,10 +228,8 @@ def _without_execution(fact: RunFact, now: datetime) -> Finding | None:
 def _without_spec(run: Run, now: datetime) -> Finding | None:
     if now - run.created_at < SPEC_GRACE:
         return None
-    lost = ExecutionStatus(
-        ExecutionState.ABORTED, None, "its spec was never stored, so it could not start; ask again under another run id"
-    )
-    return Finding(run.run_id, lost.error, run.created_at, Repair.FINISH_RUN, alarm=True, k=run.k, ended=lost)
+    why = "its spec was never stored, so it could not start; ask again under another run id"
+    return Finding(run.run_id, why, run.created_at, Repair.FINISH_RUN, True, run.k, status="NEVER_STARTED", error=why)
 
 
 def _of_cluster(fact: ClusterFact, now: datetime) -> Finding | None:

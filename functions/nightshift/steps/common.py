@@ -20,6 +20,11 @@ LOUD = {
 }
 
 
+def execution_name(run: Run) -> str:
+    """Of the only execution that may write: its run's id and k. The finisher reads both from it."""
+    return f"{run.run_id}-r{run.k}"
+
+
 def next_shift(run: Run) -> dict[str, Any]:
     """Changes that number the next shift, so that its execution's name is new."""
     return {"shift_seq": run.shift_seq + 1, "shift_first_look": run.look_seq}
@@ -31,9 +36,9 @@ def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None =
     ports.runs.audit(run_id, line)
 
 
-def emit(ports: Ports, run: Run, spec: RunSpec, stage: Stage, key: str, **fields: Any) -> bool:
-    """A stage event, where the run's notification level wants it. False where it was not accepted."""
-    if stage not in LOUD[spec.notify]:
+def emit(ports: Ports, run: Run, spec: RunSpec | None, stage: Stage, key: str, **fields: Any) -> bool:
+    """A stage event, where the run's notification level wants it, or nobody knows it. False where it was not accepted."""
+    if spec is not None and stage not in LOUD[spec.notify]:
         return True
     return ports.stages.emit(
         StageEvent(

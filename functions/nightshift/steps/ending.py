@@ -85,7 +85,7 @@ def release(ports: Ports, request: StepRequest) -> Reply:
 def _finished(ports: Ports, run: Run) -> Run:
     """A repeat of this step may have been faster: what follows is due all the same."""
     try:
-        return ports.runs.finish(run, run.verdict or RunState.FAILED)
+        return ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
     except StaleExecution:
         there = ports.runs.load(run.run_id, run.k)
         if not there.state.is_final:
@@ -103,20 +103,20 @@ def wake_next(ports: Ports, pool: str) -> None:
 def notify(ports: Ports, request: StepRequest) -> Reply:
     """The final message. Its key makes it one message, however often this step is repeated."""
     run = ports.runs.load(request.run_id, request.k)
-    spec = ports.artifacts.spec(run.run_id)
-    emit_final(ports, run, spec)
+    emit_final(ports, run)
     return Reply(decision=run.state.value)
 
 
-def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
-    """Everything that the last message shows, from the record and from S3."""
+def emit_final(ports: Ports, run: Run) -> None:
+    """Everything that the last message shows, from the record and from S3. It is sent at every notification level, so a
+    run without a readable spec has one too."""
     now, attempts = ports.now(), ports.runs.attempts(run.run_id)
     found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
     thinned = found.curve[:: max(1, -(-len(found.curve) // MAX_CURVE))]
     accepted = emit(
         ports,
         run,
-        spec,
+        spec_or_none(ports, run.run_id),
         STAGES[run.state],
         "final",
         attempt=run.attempt or None,
@@ -136,6 +136,14 @@ def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
     audit(ports, run.run_id, "step", "final message sent", detail=str(run.state))
 
 
+def spec_or_none(ports: Ports, run_id: str) -> RunSpec | None:
+    """None where there is none that can be read, whatever the reason: repeating does not help."""
+    try:
+        return ports.artifacts.spec(run_id)
+    except PermanentError:
+        return None
+
+
 def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bool:
     """The finisher: an execution ended past every catcher. Ends the run as its steps would have; False where nothing is
     left to do. Idempotent."""
@@ -146,7 +154,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
     if run.state.is_final:  # the last steps may have died after the record was written; all are safe to repeat
         ports.clusters.delete(run.raycluster)
         wake_next(ports, run.pool)
-        _tell(ports, run)
+        emit_final(ports, run)
         return False
     why = bounded(f"the state machine ended as {status}: {told(error)}", 600)
     proven = run.verdict is RunState.SUCCEEDED and run.published
@@ -161,18 +169,11 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
     _end_open_attempt(ports, run, why)
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
-    run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+    run = ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
     ports.clusters.delete(run.raycluster)  # an orphan of the execution may have created it again before the last write
     wake_next(ports, run.pool)
-    _tell(ports, run)
+    emit_final(ports, run)
     return True
-
-
-def _tell(ports: Ports, run: Run) -> None:
-    try:
-        emit_final(ports, run, ports.artifacts.spec(run.run_id))
-    except PermanentError as missing:
-        audit(ports, run.run_id, "finisher", "no final message", detail=str(missing))
 
 
 def _confirm_gone(ports: Ports, run: Run) -> None:
