@@ -22,6 +22,7 @@ from local.cloud.functions import FunctionHost
 from local.cloud.http_api import Answer, HttpApi, Route
 from local.cloud.patches.events import on_match
 from local.cloud.patches.executions import on_status_change
+from local.cloud.schedule import Clock
 from local.cloud.slack import PlannedAnswer, SlackReceiver
 from local.cloud.status_events import status_event
 from local.config import HOST, StackConfig
@@ -62,6 +63,9 @@ class LocalCloud:
         )
         self._cleanup.callback(deliveries.close)
         on_match(deliveries.accept)
+        clock = Clock(self._account.rules, deliveries.accept, config.schedule_speed)
+        clock.start()
+        self._cleanup.callback(clock.close)
         on_status_change(self._announce)
         self._account.seed_cluster()
         front = Front(
