@@ -10,16 +10,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from pydantic import ValidationError
-
 from nightshift.contract import Control, ExitCode, Outcome, OutcomeCause, Phase, Progress, RunKeys, RunSpec, SharedPaths
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
+from nightshift.contract.reading import Unreadable
 from nightshift.contract.spec import Trainer
 from training_job.clock import Stopwatch, process_age
 from training_job.errors import BadConfiguration, JobError, Terminated, classify
 from training_job.job import Ended, Job, Record, first_progress, outcome_of
 from training_job.progress import ProgressReporter, wants_stop
-from training_job.store import ObjectStore, S3Store, Uploader
+from training_job.store import ObjectStore, S3Store, Uploader, read
 
 _FLUSH_SECONDS: Final = 60.0
 _HURRY_SECONDS: Final = 1.5
@@ -32,15 +31,14 @@ def shared_paths(run_id: str) -> SharedPaths:
 
 
 def read_spec(store: ObjectStore, run_id: str) -> RunSpec:
-    """spec.json of the run. Raises BadConfiguration with the first wrong field."""
-    content = store.get(RunKeys(run_id).spec)
-    if content is None:
-        raise BadConfiguration("run_id", f"{RunKeys(run_id).spec} does not exist: was the run admitted?")
+    """spec.json of the run. Raises BadConfiguration that names the object and its first wrong fields."""
+    key = RunKeys(run_id).spec
     try:
-        spec = RunSpec.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadConfiguration(".".join(map(str, first["loc"])) or "spec", first["msg"]) from error
+        spec = read(store, RunSpec, key)
+    except Unreadable as problem:
+        raise BadConfiguration("spec", f"{key} cannot be used: {problem}") from problem
+    if spec is None:
+        raise BadConfiguration("run_id", f"{key} does not exist: was the run admitted?")
     if spec.run_id != run_id:
         raise BadConfiguration("run_id", f"spec.json is of run {spec.run_id}, not {run_id}")
     return spec
@@ -56,13 +54,12 @@ def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
     watch.add("setup: start of the process", process_age())
     with watch.measure("setup: spec"):
         store = S3Store(bucket)
-        keys = RunKeys(run_id)
-        acknowledged = _acknowledged_before(store, keys, attempt)
     reporter: ProgressReporter | None = None
     record = Record()
     on_sigterm()
     try:
         with watch.measure("setup: spec"):
+            acknowledged = _acknowledged_before(store, RunKeys(run_id), attempt)
             spec = read_spec(store, run_id)
         first = first_progress(run_id, attempt, spec.training.total_steps, floor)
         reporter = ProgressReporter(store, first, acknowledged, say)
@@ -73,7 +70,7 @@ def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
     except Terminated:
         return _terminated(store, reporter, record)
     except Exception as error:  # noqa: BLE001 - the job's outermost: whatever it is becomes an outcome
-        return _failed(store, reporter, record, classify(error), first_progress(run_id, attempt, 1, floor))
+        return _failed(store, reporter, record, classify(error), first_progress(run_id, attempt, max(1, floor), floor))
 
 
 def say(line: str) -> None:
@@ -93,11 +90,18 @@ def on_sigterm() -> None:
 
 def _acknowledged_before(store: ObjectStore, keys: RunKeys, attempt: int) -> int:
     """The highest control request that the attempt before has carried out: it is not carried out again."""
-    content = store.get(keys.progress(attempt - 1)) if attempt > 1 else None
-    try:
-        return Progress.from_json(content).acknowledged if content else 0
-    except ValidationError:
+    if attempt == 1:
         return 0
+    key = keys.progress(attempt - 1)
+    try:
+        before = read(store, Progress, key)
+    except Unreadable as problem:
+        say(f"{key} is not believed: {problem}")
+        return 0
+    if before is None or (before.run_id, before.attempt) == (keys.run_id, attempt - 1):
+        return before.acknowledged if before is not None else 0
+    say(f"{key} is not believed: it is of run {before.run_id[:40]}, attempt {before.attempt}")
+    return 0
 
 
 def _train(job: Job) -> Ended:

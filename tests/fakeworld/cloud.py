@@ -22,6 +22,7 @@ from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
 from nightshift.core.errors import NightshiftError, TransientError, bounded
+from nightshift.steps.ports import NotBelieved
 from tests.builders import NOW
 
 MAX_DEPTH = 6
@@ -275,6 +276,12 @@ class Bucket:
 
     def manifest(self, run_id: str) -> bytes | None:
         return self.read_small(RunKeys(run_id).manifest)
+
+    def doubt(self, key: str, why: str) -> None:
+        self._loop.note(f"{key} is not believed: {why}")
+
+    def not_believed(self) -> Sequence[NotBelieved]:
+        return []
 
     def links(self, run_id: str) -> dict[str, str]:
         return {"Report": f"s3://bucket/{RunKeys(run_id).report}"}

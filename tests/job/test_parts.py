@@ -44,6 +44,9 @@ class MemoryStore:
     def get(self, key: str) -> bytes | None:
         return self.objects.get(key)
 
+    def get_small(self, key: str, limit: int) -> bytes | None:
+        return self.objects.get(key)
+
     def put(self, key: str, content: bytes) -> None:
         self.open.wait(10)
         time.sleep(self.delay)

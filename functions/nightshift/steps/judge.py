@@ -9,7 +9,7 @@ from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.decide import decide
-from nightshift.core.decision import Decision
+from nightshift.core.decision import Decision, Verb
 from nightshift.core.errors import StaleExecution, bounded
 from nightshift.core.observation import Observation
 from nightshift.core.run import Attempt, Awaiting, Question, Run
@@ -17,6 +17,8 @@ from nightshift.steps.common import audit, emit
 from nightshift.steps.learn import ask_the_job, learn
 from nightshift.steps.observe import observe
 from nightshift.steps.ports import Ports
+from nightshift.steps.queueing import note_wait
+from nightshift.steps.reports import tell_not_believed
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
     if awaiting is Awaiting.ATTEMPT and attempt is not None:
         run, attempt = learn(ports, run, spec, attempt, seen)
     decision = decide(run, spec, awaiting, seen, ports.now())
+    run = note_wait(ports, run, awaiting, seen, decision)
     if decision.stop_job and attempt is not None:
         ports.jobs(run.raycluster).stop(attempt.submission_id)
     if decision.create_cluster:
@@ -49,6 +52,8 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
         run = ask_the_job(ports, run, seen, decision)
     if decision.ask is not None:
         run = ask_somebody(ports, run, spec, decision.ask, decision.why)
+    if decision.verb not in (Verb.HOLD, Verb.NAP):
+        tell_not_believed(ports, run)
     return Judged(run, attempt, seen, decision, counter)
 
 

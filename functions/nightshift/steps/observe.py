@@ -12,8 +12,10 @@ from nightshift.core.errors import TransientError, bounded
 from nightshift.core.evidence import is_complete, results
 from nightshift.core.hang import is_overdue
 from nightshift.core.observation import UNKNOWN_CLUSTER, ClusterView, JobState, JobView, Observation, RayView
+from nightshift.core.queueing import preempted
 from nightshift.core.run import Attempt, Awaiting, Run, RunState
 from nightshift.steps.ports import NO_LOG, Ports
+from nightshift.steps.reports import outcome_of, progress_of
 
 NOTHING = ClusterView(exists=False)
 
@@ -48,10 +50,11 @@ def _fence(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> Observation:
 
 
 def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: Sequence[Attempt]) -> Observation:
-    outcome = ports.artifacts.outcome(run.run_id, attempt.n)
+    outcome = outcome_of(ports, run, attempt.n)
     job, cluster = _job(ports, run, attempt), _cluster(ports, run)
     over = outcome is not None or job.state.is_terminal or job.state is JobState.MISSING
-    gone = not cluster.exists or lost_instance(run, Observation(cluster)) is not None
+    gone = lost_instance(run, Observation(cluster)) is not None or preempted(run, cluster) is not None
+    gone = gone or not cluster.exists
     evidence = False
     if over or gone:
         early = spec.target is not None and spec.target.stop
@@ -59,7 +62,7 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         last = outcome.step if outcome is not None and reached and early else spec.training.total_steps
         found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
         evidence = is_complete(found, attempt.n, last)
-    progress = ports.artifacts.progress(run.run_id, attempt.n)
+    progress = progress_of(ports, run, attempt.n)
     overdue = not over and is_overdue(run, spec, progress, ports.now())
     return Observation(
         cluster=cluster,
@@ -70,6 +73,7 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         evidence=evidence,
         job_since=attempt.started_at if attempt.heard_at is None else None,
         gpu_hours=sum(a.gpu_hours(ports.now()) for a in attempts),
+        attempts=tuple(attempts),
     )
 
 
