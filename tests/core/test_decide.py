@@ -85,7 +85,7 @@ def test_a_job_that_succeeded_without_evidence_is_no_success(told: Any) -> None:
 
 
 def test_evidence_does_not_turn_a_reported_failure_into_success() -> None:
-    failed = outcome(OutcomeCause.CODE_ERROR, exit_code=70)
+    failed = outcome(OutcomeCause.CODE_ERROR, exit_code=70, step=0)
     decision = judge(Observation(cluster(), JobView(JobState.FAILED), outcome=failed, evidence=True))
     assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.CODE_ERROR)
 
@@ -94,8 +94,10 @@ def test_evidence_does_not_turn_a_reported_failure_into_success() -> None:
 def test_what_the_job_says_is_done_about_its_failure_as_the_policy_says(cause: OutcomeCause) -> None:
     decision = judge(Observation(cluster(), JobView(JobState.FAILED), outcome=outcome(cause, exit_code=70)))
     expected = from_outcome(cause)
+    action = POLICIES[expected].action
     assert decision.cause is expected
-    assert decision.verb is (Verb.RECOVER if POLICIES[expected].action is Action.RECOVER else Verb.FAILED)
+    assert decision.verb is (Verb.RECOVER if action.goes_on else Verb.FAILED)
+    assert decision.ask is (expected if action is Action.ASK else None)
 
 
 def test_a_lost_node_explains_a_lost_worker_but_never_a_code_error() -> None:
@@ -136,7 +138,9 @@ def test_a_job_without_a_sign_of_life_is_given_until_its_start_deadline(minutes:
     ("limits", "hours"), [({"wall_hours": 0.5}, 0.0), ({"gpu_hours": 2.0}, 3.0)], ids=["wall hours", "GPU-hours"]
 )
 def test_a_spent_budget_stops_the_job_and_the_run(limits: dict[str, float], hours: float) -> None:
-    decision = judge(Observation(cluster(), JobView(JobState.RUNNING), progress=progress(), gpu_hours=hours), **limits)
+    on = run(leased_at=NOW - timedelta(hours=1))
+    seen = Observation(cluster(), JobView(JobState.RUNNING), progress=progress(), gpu_hours=hours)
+    decision = judge(seen, on, **limits)
     assert (decision.verb, decision.cause, decision.stop_job) == (Verb.FAILED, EndCause.BUDGET_SPENT, True)
 
 

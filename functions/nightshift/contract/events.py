@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText, Model
 from nightshift.contract.evals import EvalSummary
-from nightshift.contract.publication import AttemptLine
+from nightshift.contract.publication import AttemptLine, Spend
 
 EVENT_SOURCE = "nightshift"
 START_DETAIL_TYPE = "Training Run Requested"
@@ -76,4 +76,5 @@ class StageEvent(Document):
     curve: list[float] = Field([], max_length=200, description="success on the fixed set, oldest first, thinned")
     attempts: list[AttemptLine] = Field([], max_length=20)
     gpu_hours: float | None = None
+    spend: Spend | None = None
     links: dict[str, str] = Field({}, description="label -> address")

@@ -247,14 +247,6 @@ class RunSpec(Model):
             raise ValueError("workers need at least one GPU a node")
         return value
 
-    def with_smaller_values(self) -> Self:
-        """This spec as an attempt trains it after an out of memory. Without ``recovery.on_out_of_memory`` it is the same."""
-        smaller = self.recovery.on_out_of_memory
-        if smaller is None:
-            return self
-        values = smaller.model_dump(exclude_none=True)
-        return self.model_copy(update={"training": self.training.model_copy(update=values)})
-
     @property
     def max_rollback_steps(self) -> int:
         given = self.budgets.max_rollback_steps

@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from nightshift.contract.events import FieldError
 from nightshift.contract.skyrl import skyrl_problems
+from nightshift.contract.smaller import smaller_problems
 from nightshift.contract.spec import RunSpec, SeedData, Trainer, batch_size_problems
 from nightshift.core.errors import bounded
+from nightshift.core.prices import price_problems
 
 MAX_ERRORS = 50
 
@@ -57,6 +59,7 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
     problems = [FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)]
     if spec.training.trainer is Trainer.SKYRL:
         problems += [FieldError(field=f, problem=bounded(p, 300)) for f, p in skyrl_problems(spec)]
+    problems += [FieldError(field=f, problem=p) for f, p in (*smaller_problems(spec), *price_problems(spec))]
     ceiling = known_ceiling(spec)
     if spec.target is not None and ceiling is not None and spec.target.success > ceiling.share:
         problems.append(

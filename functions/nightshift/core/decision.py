@@ -25,7 +25,8 @@ class Verb(StrEnum):
 @dataclass(frozen=True)
 class Decision:
     """``why`` is one sentence for the audit trail. ``ask`` puts a question to a person, about that cause; the run goes on
-    waiting meanwhile. ``delete_pods`` and ``recreate_cluster`` are a fence's stronger means."""
+    waiting meanwhile. ``delete_pods`` and ``recreate_cluster`` are a fence's stronger means. ``smaller``: from here on the
+    run trains with the spec's smaller values."""
 
     verb: Verb
     why: str
@@ -37,3 +38,4 @@ class Decision:
     delete_pods: bool = False
     recreate_cluster: bool = False
     ask: EndCause | None = None
+    smaller: bool = False

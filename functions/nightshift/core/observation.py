@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from nightshift.contract.job import Outcome, Progress
-from nightshift.core.run import Signal, SignalKind
+from nightshift.core.run import Attempt, Signal, SignalKind
 
 TEMPORARY_PULL = re.compile(
     r"too ?many ?requests|time(d )?out|deadline exceeded|connection (reset|refused)|no such host|service unavailable",
@@ -147,7 +147,8 @@ class RayView:
 class Observation:
     """``progress`` and ``outcome`` are the current attempt's or None; ``evidence`` is whether S3 holds the final eval
     and a verified export of the final step, made by the current attempt. ``witness`` is a fingerprint of the driver's log,
-    had only where the progress is overdue."""
+    had only where the progress is overdue. ``attempts`` are all of the run's, the current one last, as the record has
+    them."""
 
     cluster: ClusterView
     job: JobView = JobView(JobState.MISSING)
@@ -161,6 +162,7 @@ class Observation:
     job_since: datetime | None = None
     witness: str | None = None
     gpu_hours: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def signal(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 
 from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText
 from nightshift.contract.control import ControlCommand
+from nightshift.contract.job import GuardReport
 from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 
@@ -102,6 +103,7 @@ class Attempt(Document):
     smaller: bool = Field(False, description="runs with the spec's smaller values after an out of memory")
     resumed_step: int | None = None
     last_saved_step: int = 0
+    guard: GuardReport | None = Field(None, description="what the job's guard did before the trainer started")
     gpus: int = 0
 
     def gpu_hours(self, now: datetime) -> float:
@@ -135,9 +137,14 @@ class Run(Document):
     instances: tuple[str, ...] = Field((), description="instances that host the run's pods, as last seen")
     lost_instance: str | None = None
     announced: tuple[str, ...] = Field((), description="instances of the run that a node event was about")
+    taken_away: tuple[str, ...] = Field(
+        (), description="instances from which Kubernetes took a pod of the current attempt although they were well"
+    )
     leased_at: datetime | None = Field(
         None, description="when the run began to hold its pool: wall hours count from here"
     )
+    dollars_per_hour: float | None = Field(None, description="list price of all its nodes, as known at intake")
+    prices_as_of: date | None = Field(None, description="day of the oldest price in it")
     signal_counter: int = 0
     seen_counter: int = 0
     look_seq: int = 0
@@ -146,6 +153,7 @@ class Run(Document):
     waiting_since: datetime | None = None
     recovering_since: datetime | None = None
     cancel_requested: bool = False
+    cancel_requested_at: datetime | None = None
     question: Question | None = None
     blamed: tuple[str, ...] = Field((), description="instances blamed for ended attempts, oldest first, with repeats")
     excluded: tuple[str, ...] = Field((), description="instances on which no pod of the run may be placed any more")

@@ -10,6 +10,7 @@ from nightshift.contract.events import Stage, StageEvent
 from nightshift.contract.publication import AttemptLine
 from nightshift.contract.spec import NotifyLevel, RunSpec
 from nightshift.core.errors import bounded
+from nightshift.core.guard import guard_words
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
@@ -67,4 +68,6 @@ def attempt_line(attempt: Attempt, now: datetime) -> AttemptLine:
         resumed_step=attempt.resumed_step,
         last_saved_step=attempt.last_saved_step,
         gpu_hours=round(attempt.gpu_hours(now), 4),
+        smaller=attempt.smaller,
+        guard=guard_words(attempt.guard) if attempt.guard is not None else "",
     )

@@ -6,11 +6,13 @@ from typing import Any
 
 from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
+from nightshift.core.blame import after_blame
+from nightshift.core.budgets import recoveries_after
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.decision import Decision, Verb
-from nightshift.core.decisions.attempt import spent_recoveries
-from nightshift.core.errors import bounded
-from nightshift.core.run import Awaiting, RunState
+from nightshift.core.errors import NightshiftError, bounded
+from nightshift.core.queueing import admission
+from nightshift.core.run import Awaiting, Run, RunState
 from nightshift.steps.common import audit, emit, next_shift
 from nightshift.steps.diagnostics import save_diagnostics
 from nightshift.steps.judge import Judged
@@ -22,10 +24,12 @@ def ready(ports: Ports, awaiting: Awaiting, judged: Judged, look_seq: int, inter
     """What was waited for is there. None where another run was faster to take the pool's lease."""
     run, now = judged.run, ports.now()
     changes: dict[str, Any] = {"seen_counter": judged.counter, "question": None}
-    if awaiting is Awaiting.LEASE and not ports.runs.take_lease(run, now):
+    if awaiting is Awaiting.LEASE and run.queue is None and not ports.runs.take_lease(run, now):
         return None
+    if awaiting is Awaiting.LEASE and run.queue is not None and run.state is RunState.QUEUED:
+        changes["state"] = RunState.PROVISIONING
     if awaiting is Awaiting.CLUSTER:
-        changes["instances"] = judged.seen.cluster.instances
+        changes |= {"instances": judged.seen.cluster.instances, **admission(run, judged.seen.cluster, now)}
     if awaiting is Awaiting.FENCE and run.state is RunState.RECOVERING:
         changes["state"] = RunState.PROVISIONING  # only from here on may another attempt be claimed
     changes |= _told_late(ports, judged)
@@ -65,6 +69,7 @@ def _end_attempt(ports: Ports, judged: Judged) -> None:
 
 
 def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval: int) -> Reply:
+    """The attempt is over and another follows: the record says why, what is blamed and what will be different."""
     run, decision, now = judged.run, judged.decision, ports.now()
     _end_attempt(ports, judged)
     run = ports.runs.update(
@@ -73,10 +78,15 @@ def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval
         state=RunState.RECOVERING,
         cause=decision.cause,
         lost_instance=decision.node,
-        recoveries_without_progress=spent_recoveries(run) + 1,
+        **_blame(ports, spec, run, decision),
+        smaller=run.smaller or decision.smaller,
+        recoveries_without_progress=recoveries_after(run, decision.cause),
         recovery_floor=run.verified_step,
         recovering_since=now,
+        fence_level=0,
+        fence_level_at=None,
         announced=(),
+        taken_away=(),
         witness=None,
         witness_at=None,
         waiting_since=now,
@@ -84,6 +94,10 @@ def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval
         **next_shift(run),
     )
     audit(ports, run.run_id, "look", f"attempt {run.attempt} ended: {decision.cause}", judged.seen.signal, decision.why)
+    if decision.smaller:
+        values = spec.recovery.on_out_of_memory
+        detail = values.model_dump_json(exclude_none=True) if values is not None else ""
+        audit(ports, run.run_id, "look", "from here on with smaller values", judged.seen.signal, detail)
     emit(
         ports,
         run,
@@ -97,6 +111,30 @@ def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval
         sentence=POLICIES[decision.cause].sentence if decision.cause else "",
     )
     return Reply(decision=Verb.RECOVER.value, shift=str(run.shift_seq), interval=interval)
+
+
+def _blame(ports: Ports, spec: RunSpec, run: Run, decision: Decision) -> dict[str, Any]:
+    """An instance that is blamed for the second time hosts no pod of the run any more, and is replaced where the spec
+    allows it. Asked for before the record says so: HyperPod takes a repeat for what it is."""
+    blamed, twice = after_blame(run.blamed, decision.node)
+    if twice is None or twice in run.excluded:
+        return {"blamed": blamed}
+    audit(
+        ports, run.run_id, "look", "instance excluded", detail=f"{twice} was blamed for {blamed.count(twice)} attempts"
+    )
+    if spec.recovery.replace_nodes:
+        _replace(ports, run, twice)
+    return {"blamed": blamed, "excluded": (*run.excluded, twice)}
+
+
+def _replace(ports: Ports, run: Run, instance: str) -> None:
+    """Whatever comes of it, the run goes on without that instance."""
+    try:
+        why = ports.hyperpod.replace((instance,)).get(instance, "HyperPod's answer does not name it")
+    except NightshiftError as error:
+        why = str(error)
+    what = "replacement refused" if why else "replacement asked for"
+    audit(ports, run.run_id, "look", what, detail=f"{instance}: {why}" if why else instance)
 
 
 def verdict(ports: Ports, judged: Judged, to: RunState, look_seq: int, interval: int) -> Reply:

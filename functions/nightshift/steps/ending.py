@@ -7,6 +7,7 @@ from typing import Any
 
 from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
+from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
 from nightshift.core.evidence import results
@@ -54,7 +55,7 @@ def told(cause: str) -> str:
     """The message in a Lambda's error document; the cause as it is where it is none. Stack traces are in the log."""
     try:
         document = json.loads(cause)
-    except ValueError:
+    except (ValueError, RecursionError):
         return cause
     if not isinstance(document, dict):
         return cause
@@ -129,10 +130,12 @@ def emit_final(ports: Ports, run: Run) -> None:
         curve=[s.success for s in thinned],
         attempts=[attempt_line(a, now) for a in attempts][-20:],
         gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        spend=spend_of(run, now),
         links=ports.artifacts.links(run.run_id),
     )
     if not accepted:
         raise TransientError(run.run_id, "EventBridge did not accept the final message")
+    ports.runs.told(run.run_id)  # until then the reconciler sends it again
     audit(ports, run.run_id, "step", "final message sent", detail=str(run.state))
 
 

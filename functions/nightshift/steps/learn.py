@@ -6,8 +6,12 @@ from typing import Any
 
 from nightshift.contract.control import Control, ControlCommand
 from nightshift.contract.events import Stage
+from nightshift.contract.job import GuardReport, Outcome, Progress
 from nightshift.contract.spec import RunSpec
+from nightshift.core.blame import instances_taken_from
 from nightshift.core.decision import Decision
+from nightshift.core.errors import bounded
+from nightshift.core.guard import guard_words
 from nightshift.core.hang import next_step_times
 from nightshift.core.observation import JobState, Observation
 from nightshift.core.run import Attempt, Run
@@ -15,6 +19,7 @@ from nightshift.steps.common import audit, emit
 from nightshift.steps.ports import Ports
 
 MAX_ANNOUNCED = 32
+MAX_KEPT = 20
 
 
 def learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observation) -> tuple[Run, Attempt]:
@@ -25,6 +30,9 @@ def learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observa
         known = {"resumed_step": progress.resumed_step, "last_saved_step": progress.saved_step}
     if outcome is not None:
         known = {"resumed_step": outcome.resumed_step, "last_saved_step": outcome.saved_step}
+    report = _guard_report(progress, outcome)
+    if report is not None and attempt.guard is None:
+        known["guard"] = report
     if attempt.heard_at is None and (progress is not None or outcome is not None):
         known["heard_at"] = ports.now()
     alive = seen.job.state is JobState.RUNNING or progress is not None or outcome is not None
@@ -33,11 +41,14 @@ def learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observa
     learned = attempt.model_copy(update=known)
     if learned != attempt:
         ports.runs.save_attempt(run, learned)
+    if learned.guard is not None and attempt.guard is None and guard_words(learned.guard):
+        audit(ports, run.run_id, "job", f"guard of attempt {learned.n}", detail=guard_words(learned.guard))
     if learned.running_at is not None and attempt.running_at is None:
         _came_alive(ports, run, spec, learned, seen)
     events = {s.instance_id for s in seen.signals if s.kind.is_node_event and s.instance_id in run.instances}
     changes: dict[str, Any] = {"verified_step": max(run.verified_step, learned.last_saved_step)}
     changes["announced"] = tuple(sorted({*run.announced, *(i for i in events if i)}))[-MAX_ANNOUNCED:]
+    changes["taken_away"] = tuple(sorted({*run.taken_away, *instances_taken_from(seen)}))[-MAX_ANNOUNCED:]
     if seen.witness is not None and seen.witness != run.witness:
         changes |= {"witness": seen.witness, "witness_at": ports.now()}
     if progress is not None:
@@ -46,6 +57,19 @@ def learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observa
         changes |= {"success": progress.success if progress.success is not None else run.success}
     changes = {name: value for name, value in changes.items() if value != getattr(run, name)}
     return (ports.runs.update(run, **changes) if changes else run), learned
+
+
+def _guard_report(progress: Progress | None, outcome: Outcome | None) -> GuardReport | None:
+    """What the guard did, told by the outcome or by the progress; cut, since it is kept in the record."""
+    told = (outcome.guard if outcome is not None else None) or (progress.guard if progress is not None else None)
+    if told is None:
+        return None
+    kept = {
+        "checked": told.checked[:MAX_KEPT],
+        "quarantined": [bounded(one, 100) for one in told.quarantined[:MAX_KEPT]],
+        "notes": [bounded(note, 300) for note in told.notes[:MAX_KEPT]],
+    }
+    return told.model_copy(update=kept)
 
 
 def _came_alive(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observation) -> None:

@@ -63,14 +63,19 @@ class RunStore(Protocol):
         """Raises StaleExecution."""
 
     def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
-        """Write the named fields (None removes one); with ``look_seq`` only if no later look began. Raises
-        StaleExecution."""
+        """Write the named fields (None removes one); with ``look_seq`` only if no later look began. ``shift_seq`` is
+        counted up by one whatever number is given, so that no repeat uses a number again. Raises StaleExecution."""
 
     def enqueue(self, run: Run, **changes: Any) -> Run:
         """Into the queue of its pool: a run takes a place there only once its execution runs. Raises StaleExecution."""
 
-    def begin_look(self, run_id: str, k: int, now: datetime) -> Run:
-        """Count the look and drop the registered token, in one write. Raises StaleExecution."""
+    def succeed(self, run: Run) -> Run:
+        """The next k, whose history begins at the run's ``shift_seq``, in one write. Raises StaleExecution."""
+
+    def begin_look(self, run_id: str, k: int, now: datetime, interval: int = 60, entry: str = "") -> Run:
+        """Count the look and drop the registered token, in one write. ``entry`` sorts looks by when their token was made:
+        one that is older than the last look's is refused, since nobody waits for its token any more. ``interval`` is
+        in seconds, until another look follows if this one dies. Raises StaleExecution."""
 
     def nap(self, run: Run, token: str, interval: int, now: datetime, counter: int, look_seq: int) -> bool:
         """Register the token if the signal counter is still ``counter`` and no look later than ``look_seq`` began; False
@@ -100,7 +105,7 @@ class RunStore(Protocol):
     def lease_holder(self, pool: str) -> str | None: ...
 
     def next_in_line(self, pool: str) -> str | None:
-        """The oldest queued run of the pool."""
+        """The queued run of the pool that is next: urgent ones first, then the oldest."""
 
     def take_lease(self, run: Run, now: datetime) -> bool:
         """The pool's lease and the run's state in one transaction; False where somebody else holds it."""
@@ -195,6 +200,10 @@ class Jobs(Protocol):
 
 class HyperPod(Protocol):
     def view(self) -> HyperPodView: ...
+
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        """Ask HyperPod to replace instances: instance -> why it will not, empty where it does or has done so. Idempotent.
+        Raises TransientError."""
 
 
 class Artifacts(Protocol):
