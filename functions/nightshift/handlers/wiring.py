@@ -149,6 +149,9 @@ class _LazyHyperPod:
     def view(self) -> HyperPodView:
         return self._controller.hyperpod.view()
 
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        return self._controller.hyperpod.replace(instances)
+
 
 class _None:
     """In place of what a function has no right to touch: any use is a fault of the wiring."""
