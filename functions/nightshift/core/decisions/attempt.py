@@ -17,6 +17,7 @@ from nightshift.core.decisions.cancelled import decide_cancelled
 from nightshift.core.decisions.common import HOLD_FOR, lost_instance, node_cause
 from nightshift.core.hang import Silence, judge_silence
 from nightshift.core.observation import JobState, Observation
+from nightshift.core.queueing import preempted
 from nightshift.core.run import Run
 
 __all__ = ["decide_attempt", "spent_recoveries"]
@@ -29,6 +30,10 @@ def decide_attempt(run: Run, spec: RunSpec, seen: Observation, now: datetime) ->
     """One look at the current attempt."""
     if seen.outcome is not None:
         return _ended(run, spec, seen, now)
+    kueue = preempted(run, seen.cluster)
+    if kueue is not None:  # what the job had proven by then counts
+        proven = seen.evidence or run.cancel_requested
+        return _ended(run, spec, seen, now) if proven else _ending(run, spec, seen, now, EndCause.PREEMPTED, kueue)
     lost = lost_instance(run, seen)
     match seen.job.state:
         case JobState.SUCCEEDED | JobState.FAILED | JobState.STOPPED:
@@ -118,7 +123,9 @@ def _loss(run: Run, seen: Observation, lost: str) -> tuple[EndCause, str]:
 def _refined(run: Run, seen: Observation, cause: EndCause, message: str) -> tuple[EndCause, str]:
     """What cluster and pods know better: a node that is gone, a pod that was taken away or killed for its memory. What the
     job knows for sure (its configuration, its code, its checkpoints) no pod can explain away."""
-    lost = lost_instance(run, seen)
+    lost, kueue = lost_instance(run, seen), preempted(run, seen.cluster)
+    if kueue is not None and (POLICIES[cause].by_node or cause in VAGUE):
+        return EndCause.PREEMPTED, f"{kueue}; {message}"
     if lost is not None and (POLICIES[cause].by_node or cause in VAGUE):
         gone, why = _loss(run, seen, lost)
         return gone, f"{why}; {message}"
