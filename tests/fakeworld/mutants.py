@@ -91,9 +91,9 @@ def _keep_the_lease(patch: pytest.MonkeyPatch) -> None:
     real = MemoryRunStore.finish
 
     def finish(self: Any, run: Any, state: Any, **changes: Any) -> Any:
-        held = dict(self.leases)
+        held = dict(self.held)
         done = real(self, run, state, **changes)
-        self.leases.update(held)
+        self.held.update(held)
         return done
 
     patch.setattr(MemoryRunStore, "finish", finish)

@@ -8,7 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import FINAL, WRITABLE, TableBase, is_conditional, must_be_refused
-from nightshift.adapters.run_store.items import RUN, plain, run_pk
+from nightshift.adapters.run_store.items import RUN, plain, read_attempt, run_pk
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
 from nightshift.core.run import Attempt, Run
@@ -60,7 +60,7 @@ class AttemptItems(TableBase):
                 raise
 
     def attempts(self, run_id: str) -> Sequence[Attempt]:
-        return [Attempt.model_validate(i) for i in self._all(run_id, "ATTEMPT#")]
+        return [read_attempt(item) for item in self._of_run(run_id, "ATTEMPT#")]
 
 
 def _item(run: Run, attempt: Attempt) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from boto3.dynamodb.conditions import Key
+from boto3.dynamodb.conditions import ConditionBase, Key
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.items import RUN, read_run, run_pk, stored
@@ -14,6 +16,9 @@ from nightshift.core.run import FINAL_STATES, Run
 FINAL = {f":final{i}": state.value for i, state in enumerate(sorted(FINAL_STATES))}
 WRITABLE = f"k = :k AND NOT #state IN ({', '.join(FINAL)})"
 """Condition of every write of a step; its names and values are ``#state``, ``:k`` and ``FINAL``."""
+
+COUNTED = frozenset({"look_seq", "shift_seq"})
+"""Counted up by the table, whatever number a change names: a late repeat never sets them back, or uses one again."""
 
 
 class TableBase:
@@ -39,30 +44,37 @@ class TableBase:
         run_id: str,
         k: int,
         changes: dict[str, Any],
-        count: str | None = None,
         condition: str | None = None,
         values: dict[str, Any] | None = None,
     ) -> Run:
-        kept = stored(changes)
-        removed = [name for name in changes if name not in kept]
-        expression = "SET " + ", ".join(f"#{n} = :{n}" for n in kept) if kept else ""
-        if count:
-            expression += f" ADD #{count} :one"
-        if removed:
-            expression += " REMOVE " + ", ".join(f"#{n}" for n in removed)
+        counted = sorted(COUNTED & set(changes))
+        kept = {name: value for name, value in stored(changes).items() if name not in COUNTED}
+        removed = [name for name in changes if name not in kept and name not in COUNTED]
+        parts = {
+            "SET": ", ".join(f"#{n} = :{n}" for n in kept),
+            "ADD": ", ".join(f"#{n} :one" for n in counted),
+            "REMOVE": ", ".join(f"#{n}" for n in removed),
+        }
+        return self._guarded(
+            run_id,
+            k,
+            expression=" ".join(f"{verb} {what}" for verb, what in parts.items() if what),
+            condition=condition,
+            names={*kept, *removed, *counted},
+            values={**{f":{n}": v for n, v in kept.items()}, **({":one": 1} if counted else {}), **(values or {})},
+        )
+
+    def _guarded(
+        self, run_id: str, k: int, expression: str, condition: str | None, names: set[str], values: dict[str, Any]
+    ) -> Run:
+        """Update a run record that is of this k and not over. Raises StaleExecution."""
         try:
             answer = self._table.update_item(
                 Key={"pk": run_pk(run_id), "sk": RUN},
-                UpdateExpression=expression.strip(),
-                ConditionExpression=WRITABLE + (f" AND {condition}" if condition else ""),
-                ExpressionAttributeNames={f"#{n}": n for n in {*kept, *removed, "state", *([count] if count else [])}},
-                ExpressionAttributeValues={
-                    ":k": k,
-                    **FINAL,
-                    **{f":{n}": v for n, v in kept.items()},
-                    **({":one": 1} if count else {}),
-                    **(values or {}),
-                },
+                UpdateExpression=expression,
+                ConditionExpression=WRITABLE + (f" AND ({condition})" if condition else ""),
+                ExpressionAttributeNames={f"#{n}": n for n in {*names, "state"}},
+                ExpressionAttributeValues={":k": k, **FINAL, **values},
                 ReturnValues="ALL_NEW",
             )
         except ClientError as error:
@@ -76,17 +88,22 @@ class TableBase:
     def _transact(self, items: list[dict[str, Any]]) -> None:
         self._table.meta.client.transact_write_items(TransactItems=items)
 
-    def _all(self, run_id: str, prefix: str) -> list[dict[str, Any]]:
-        """Every item of a run whose sort key begins with ``prefix``."""
-        condition = Key("pk").eq(run_pk(run_id)) & Key("sk").begins_with(prefix)
-        items: list[dict[str, Any]] = []
+    def _query(self, condition: ConditionBase, limit: int | None = None, **how: Any) -> list[dict[str, Any]]:
+        """Items that match, page by page; at most ``limit``."""
+        return list(islice(self._pages(condition, how if limit is None else {**how, "Limit": limit}), limit))
+
+    def _pages(self, condition: ConditionBase, how: dict[str, Any]) -> Iterator[dict[str, Any]]:
         page: dict[str, Any] = {}
         while True:
-            found = self._table.query(KeyConditionExpression=condition, ConsistentRead=True, **page)
-            items += found["Items"]
+            found = self._table.query(KeyConditionExpression=condition, **how, **page)
+            yield from found["Items"]
             if "LastEvaluatedKey" not in found:
-                return items
+                return
             page = {"ExclusiveStartKey": found["LastEvaluatedKey"]}
+
+    def _of_run(self, run_id: str, prefix: str) -> list[dict[str, Any]]:
+        """Every item of a run whose sort key begins with ``prefix``."""
+        return self._query(Key("pk").eq(run_pk(run_id)) & Key("sk").begins_with(prefix), ConsistentRead=True)
 
 
 def must_be_refused(run_id: str, error: ClientError) -> None:
