@@ -295,7 +295,7 @@ def test_a_held_look_answers_its_own_token_before_its_invocation_ends(world: Wor
 def test_bytes_that_differ_from_what_the_job_wrote_are_never_published_as_a_success(world: World) -> None:
     recovered(world)
     finish_attempt(world)
-    other = b"adapter_model.safetensors of step 401"  # as many bytes as the record says: only its digest tells them apart
+    other = b"adapter_model.safetensors of step 401"  # as many bytes as its record says
     world.s3.put_object(Bucket=BUCKET, Key=f"{KEYS.export(2, 400)}adapter_model.safetensors", Body=other)
     world.look(Awaiting.ATTEMPT, "token-6")
     with pytest.raises(PublicationError, match="adapter_model"):

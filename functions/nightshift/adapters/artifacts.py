@@ -87,7 +87,7 @@ class S3Artifacts:
         return False
 
     def summaries(self, run_id: str) -> Sequence[EvalSummary]:
-        names, sizes = RunKeys(run_id), self._sizes(RunKeys(run_id).evals)
+        names, sizes = RunKeys(run_id), self._listed(RunKeys(run_id).evals)
         found = self._documents(EvalSummary, [k for k in sizes if k.endswith(".json")])
         return [
             d for k, d in found if self._says_its_key(k, names.eval_summary(d.attempt, d.step, d.eval_set), d, run_id)
@@ -95,7 +95,7 @@ class S3Artifacts:
 
     def exports(self, run_id: str) -> Sequence[ExportRecord]:
         """Only those whose files lie beside them, each as large as its record says."""
-        names, sizes = RunKeys(run_id), self._sizes(RunKeys(run_id).exports)
+        names, sizes = RunKeys(run_id), self._listed(RunKeys(run_id).exports)
         found = self._documents(ExportRecord, [k for k in sizes if k.endswith("/export.json")])
         believed = [
             (k, d) for k, d in found if self._says_its_key(k, names.export_record(d.attempt, d.step), d, run_id)
@@ -216,12 +216,20 @@ class S3Artifacts:
 
     def _sizes(self, prefix: str) -> dict[str, int]:
         """Every object below the prefix, with its size in bytes. Raises PermanentError where there are too many."""
+        found = self._listed(prefix)
+        if len(found) > MAX_OBJECTS:
+            raise PermanentError(
+                prefix, f"more than {MAX_OBJECTS} objects", "Raise training.eval_interval or hf_save_interval."
+            )
+        return found
+
+    def _listed(self, prefix: str) -> dict[str, int]:
+        """The same, and where there are too many only the first ones."""
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
         found: dict[str, int] = {}
         for page in pages:
             found |= {item["Key"]: item["Size"] for item in page.get("Contents", [])}
             if len(found) > MAX_OBJECTS:
-                raise PermanentError(
-                    prefix, f"more than {MAX_OBJECTS} objects", "Raise training.eval_interval or hf_save_interval."
-                )
+                self._note(prefix, f"more than {MAX_OBJECTS} objects: the rest was not looked at")
+                break
         return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, HttpUrl, StringConstraints, field_validator, model_validator
+from pydantic import Field, FiniteFloat, HttpUrl, StringConstraints, field_validator, model_validator
 
 from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportPath, Model, Sha256
 from nightshift.contract.skyrl import SkyRLSettings
@@ -51,7 +51,7 @@ class SeedData(Model):
 
     kind: Literal["seeds"]
     start: int = Field(ge=0)
-    stop: int = Field(ge=1)
+    stop: int = Field(ge=1, le=2**53)
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -76,7 +76,7 @@ Data = Annotated[SeedData | ParquetData, Field(discriminator="kind")]
 class SuccessRule(Model):
     """An item is solved when the sum of its rewards is at least this."""
 
-    min_score: float = 1.0
+    min_score: FiniteFloat = 1.0
 
 
 class Task(Model):
@@ -204,11 +204,15 @@ class Budgets(Model):
 
     max_recoveries_without_progress: int = Field(3, ge=0, le=100)
     max_rollback_steps: int | None = Field(None, ge=0, description="steps below the floor; default one ckpt_interval")
-    start_minutes: int = Field(60, ge=1, description="from submission to the first progress of an attempt")
-    node_wait_minutes: int = Field(90, ge=1, description="waiting for a replacement node")
+    start_minutes: int = Field(
+        60, ge=1, le=60 * 24 * 7, description="from submission to the first progress of an attempt"
+    )
+    node_wait_minutes: int = Field(90, ge=1, le=60 * 24 * 30, description="waiting for a replacement node")
     wall_hours: float = Field(24 * 14, gt=0, le=24 * 365)
-    gpu_hours: float = Field(5_000, gt=0)
-    dollars: float | None = Field(None, gt=0, description="attributed spend, by the dated price table; none: no limit")
+    gpu_hours: float = Field(5_000, gt=0, le=1e9)
+    dollars: float | None = Field(
+        None, gt=0, le=1e9, description="attributed spend, by the dated price table; none: no limit"
+    )
     ask_hours: float = Field(24, gt=0, le=24 * 30, description="how long a question to a person may stay open")
 
 

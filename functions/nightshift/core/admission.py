@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from nightshift.contract.base import CONTRACT_VERSION
 from nightshift.contract.events import FieldError
 from nightshift.contract.skyrl import skyrl_problems
 from nightshift.contract.smaller import smaller_problems
@@ -76,7 +77,12 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
 
 def _field_error(error: dict[str, Any]) -> FieldError:
     path = ".".join(str(part) for part in error["loc"]) or "spec"
-    return FieldError(field=bounded(path, 200), problem=bounded(error["msg"], 300))
+    problem = error["msg"]
+    if path == "version":
+        problem = (
+            f"version {CONTRACT_VERSION} of the contract is the newest that is known here; what wrote this may be newer"
+        )
+    return FieldError(field=bounded(path, 200), problem=bounded(problem, 300))
 
 
 def request_digest(raw: dict[str, Any]) -> str:
