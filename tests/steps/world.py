@@ -20,7 +20,8 @@ from nightshift.adapters.run_store import DynamoRunStore
 from nightshift.contract.events import StageEvent
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import GroupCapacity, HyperPodView
-from nightshift.core.observation import ClusterView, JobState, JobView, RayView
+from nightshift.core.observation import ClusterView, JobState, JobView, OwnedCluster, RayView
+from nightshift.core.reconcile import ExecutionState, ExecutionStatus
 from nightshift.core.run import Awaiting, Run
 from nightshift.steps.intake import Deployment, Intake, request_run
 from nightshift.steps.look import look
@@ -53,15 +54,20 @@ def create_table(session: boto3.Session) -> Any:
 
 @dataclass
 class Executions:
-    """Remembers what was started and answered; a token can be made stale."""
+    """Remembers what was started and answered; a token can be made stale. What was started runs, unless ``ended`` has it."""
 
     started: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    ended: dict[str, ExecutionStatus] = field(default_factory=dict)
     answered: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     stale: set[str] = field(default_factory=set)
 
     def start(self, name: str, payload: dict[str, Any]) -> None:
         if name not in [n for n, _ in self.started]:
             self.started.append((name, payload))
+
+    def status(self, name: str) -> ExecutionStatus | None:
+        running = ExecutionStatus(ExecutionState.RUNNING) if name in [n for n, _ in self.started] else None
+        return self.ended.get(name, running)
 
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         if token in self.stale:
@@ -88,6 +94,7 @@ class Clusters:
     current: ClusterView = field(default_factory=lambda: ClusterView(exists=False))
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    labelled: list[OwnedCluster] = field(default_factory=list)
 
     def create(self, spec: RunSpec, owner: str) -> bool:
         if self.current.exists:
@@ -102,6 +109,10 @@ class Clusters:
     def delete(self, name: str) -> None:
         self.deleted.append(name)
         self.current = ClusterView(exists=False)
+        self.labelled = [c for c in self.labelled if c.name != name]
+
+    def owned(self) -> list[OwnedCluster]:
+        return list(self.labelled)
 
 
 @dataclass
