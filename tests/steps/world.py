@@ -6,6 +6,7 @@ What it leaves out: Kubernetes and Ray answer at once and never with garbage; to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -96,7 +97,7 @@ class Clusters:
     deleted: list[str] = field(default_factory=list)
     labelled: list[OwnedCluster] = field(default_factory=list)
 
-    def create(self, spec: RunSpec, owner: str) -> bool:
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         if self.current.exists:
             return False
         self.created.append(spec.run_id)
