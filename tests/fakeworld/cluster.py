@@ -7,7 +7,7 @@ absent, and the fake guard never rolls back below its floor; a job's uploads are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -252,7 +252,7 @@ class Fleet:
         if self.loop.time < self.kubernetes_down_until and not self.loop.sheltered:
             raise TransientError("chaos", "Kubernetes does not answer")
 
-    def create(self, spec: RunSpec, owner: str) -> bool:
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         self._kubernetes()
         there = self.clusters.get(spec.run_id)
         if there is not None and there.exists:

@@ -113,6 +113,7 @@ class Execution:
     child: Execution | None = None
     token: str | None = None
     started: str = ""
+    entered: str = ""
 
     def start(self) -> None:
         self.started = self.service.platform.stamp()
@@ -146,7 +147,7 @@ class Execution:
     def _enter(self, name: str, given: Any) -> None:
         while self.status == "RUNNING":
             state = machine(self.kind)["States"][name]
-            self.state, self.retries = name, {}
+            self.state, self.retries, self.entered = name, {}, self.service.platform.stamp()
             scope = self._scope(input=given)
             match state["Type"]:
                 case "Pass":
@@ -166,7 +167,7 @@ class Execution:
     def _scope(self, **states: Any) -> dict[str, Any]:
         context = {
             "Execution": {"Name": self.name, "StartTime": self.started, "Id": f"arn:{self.name}"},
-            "State": {"Name": self.state, "RetryCount": sum(self.retries.values())},
+            "State": {"Name": self.state, "EnteredTime": self.entered, "RetryCount": sum(self.retries.values())},
         }
         return {**self.variables, "states": {"context": context, **states}}
 

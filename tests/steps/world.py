@@ -96,10 +96,12 @@ class Clusters:
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     labelled: list[OwnedCluster] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
 
     def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         if self.current.exists:
             return False
+        self.excluded = list(excluded)
         self.created.append(spec.run_id)
         self.current = cluster()
         return True
@@ -111,6 +113,11 @@ class Clusters:
         self.deleted.append(name)
         self.current = ClusterView(exists=False)
         self.labelled = [c for c in self.labelled if c.name != name]
+
+    def exclude(self, spec: RunSpec, owner: str, excluded: Sequence[str]) -> bool:
+        news = sorted(excluded) != sorted(self.excluded)
+        self.excluded = list(excluded)
+        return news and self.current.exists
 
     def owned(self) -> list[OwnedCluster]:
         return list(self.labelled)

@@ -8,10 +8,11 @@ grows by one look for each held invocation instead of each observation.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from nightshift.core.decision import Verb
 from nightshift.core.errors import StaleExecution
+from nightshift.core.history import BOUNDS, Bounds, succession_due
 from nightshift.core.run import Awaiting, Run, RunState
 from nightshift.steps.common import next_shift
 from nightshift.steps.conclude import ready, recover, verdict
@@ -26,9 +27,10 @@ HOLD_RESERVE = 12.0
 MIN_GAP = 1.0
 """Seconds between a look that a signal overtook and the next: a storm of signals costs one look a second."""
 
-MAX_LOOKS = 1_500
-MAX_SHIFT = timedelta(hours=22)
-"""Bounds of a shift: 6 to 8 events a look keep it far below 25,000."""
+MAX_LOOKS, MAX_SHIFT = BOUNDS.looks, BOUNDS.shift
+
+AGAIN, SUCCESSOR = "again", "successor"
+"""The shift's bound is reached: another one goes on. So is the parent's: another execution does."""
 
 VERDICTS = {
     Verb.SUCCEEDED: RunState.SUCCEEDED,
@@ -37,11 +39,11 @@ VERDICTS = {
 }
 
 
-def look(ports: Ports, request: LookRequest, interval: int) -> Reply | None:
+def look(ports: Ports, request: LookRequest, interval: int, bounds: Bounds = BOUNDS) -> Reply | None:
     """Answers the token, or registers it and returns None. ``interval`` is the nap in seconds."""
     try:
-        run = ports.runs.begin_look(request.run_id, request.k, ports.now())
-        reply = _look(ports, request, run, interval)
+        run = ports.runs.begin_look(request.run_id, request.k, ports.now(), interval, request.entry)
+        reply = _handing_on(_look(ports, request, run, interval, bounds), run, request.awaiting, bounds)
     except StaleExecution:
         reply = _stale(ports, request, interval)
     if reply is not None:
@@ -51,7 +53,8 @@ def look(ports: Ports, request: LookRequest, interval: int) -> Reply | None:
 
 def _stale(ports: Ports, request: LookRequest, interval: int) -> Reply:
     """Only a run that is over, or another k, ends the shift. A look that was merely overtaken, by a repeat of itself for
-    example, may still be the one whose token is waited for: the shift looks again."""
+    example, may still be the one whose token is waited for: the shift looks again. A late repeat of an older look comes
+    here too, and answers a token that nobody waits for."""
     run = ports.runs.get(request.run_id)
     if run is None or run.k != request.k or run.state.is_final:
         return Reply(decision="stale", interval=interval)
@@ -59,10 +62,22 @@ def _stale(ports: Ports, request: LookRequest, interval: int) -> Reply:
     return Reply(decision="look", shift=str(run.shift_seq), interval=interval)
 
 
-def _look(ports: Ports, request: LookRequest, run: Run, interval: int) -> Reply | None:
+def _handing_on(reply: Reply | None, run: Run, awaiting: Awaiting, bounds: Bounds) -> Reply | None:
+    """Every circle of the parent passes one of these: there it may be told to start its successor, which finds in the
+    record what was decided."""
+    if reply is None or not (
+        reply.decision in (AGAIN, Verb.RECOVER.value)
+        or (awaiting is Awaiting.CLUSTER and reply.decision == Verb.READY.value)
+    ):
+        return reply
+    due = succession_due(int(reply.shift), run.history_base, bounds)
+    return reply.model_copy(update={"decision": SUCCESSOR}) if due else reply
+
+
+def _look(ports: Ports, request: LookRequest, run: Run, interval: int, bounds: Bounds) -> Reply | None:
     settled = _settled(run, request.awaiting)
     if settled is not None:  # an earlier look wrote its decision and died before it could answer
-        return _handed_over(ports, run, settled, interval)
+        return _handed_over(ports, run, run.look_seq, settled, interval)
     spec, look_seq = ports.artifacts.spec(run.run_id), run.look_seq
     while True:
         judged = judge(ports, run, spec, request.awaiting)
@@ -76,12 +91,12 @@ def _look(ports: Ports, request: LookRequest, run: Run, interval: int) -> Reply 
     match judged.decision.verb:
         case Verb.HOLD:
             run = ports.runs.update(run, look_seq, seen_counter=judged.counter)
-            return _again_or(run, request, ports.now(), "look", interval)
+            return _look_or_again(ports, request, run, interval, bounds)
         case Verb.NAP:
-            return _nap(ports, request, judged, look_seq, interval)
+            return _nap(ports, request, judged, look_seq, interval, bounds)
         case Verb.READY:
             reply = ready(ports, request.awaiting, judged, look_seq, interval)
-            return reply if reply is not None else _nap(ports, request, judged, look_seq, interval)
+            return reply if reply is not None else _nap(ports, request, judged, look_seq, interval, bounds)
         case Verb.RECOVER:
             return recover(ports, spec, judged, look_seq, interval)
         case Verb.SUCCEEDED | Verb.FAILED | Verb.CANCELLED:
@@ -100,20 +115,27 @@ def _settled(run: Run, awaiting: Awaiting) -> str | None:
     return None
 
 
-def _handed_over(ports: Ports, run: Run, decision: str, interval: int) -> Reply:
-    run = ports.runs.update(run, **next_shift(run))
+def _handed_over(ports: Ports, run: Run, look_seq: int, decision: str, interval: int) -> Reply:
+    run = ports.runs.update(run, look_seq, **next_shift(run))
     return Reply(decision=decision, shift=str(run.shift_seq), interval=interval)
 
 
-def _again_or(run: Run, request: LookRequest, now: datetime, decision: str, interval: int) -> Reply:
-    over = run.look_seq - run.shift_first_look >= MAX_LOOKS or now - request.shift_started >= MAX_SHIFT
-    return Reply(decision="again" if over else decision, shift=str(run.shift_seq), interval=interval)
+def _is_over(run: Run, request: LookRequest, now: datetime, bounds: Bounds) -> bool:
+    return run.look_seq - run.shift_first_look >= bounds.looks or now - request.shift_started >= bounds.shift
 
 
-def _nap(ports: Ports, request: LookRequest, judged: Judged, look_seq: int, interval: int) -> Reply | None:
+def _look_or_again(ports: Ports, request: LookRequest, run: Run, interval: int, bounds: Bounds) -> Reply:
+    if _is_over(run, request, ports.now(), bounds):
+        return _handed_over(ports, run, run.look_seq, AGAIN, interval)
+    return Reply(decision="look", shift=str(run.shift_seq), interval=interval)
+
+
+def _nap(
+    ports: Ports, request: LookRequest, judged: Judged, look_seq: int, interval: int, bounds: Bounds
+) -> Reply | None:
     run, now = judged.run, ports.now()
-    if _again_or(run, request, now, "look", interval).decision == "again":
-        return _handed_over(ports, run, "again", interval)
+    if _is_over(run, request, now, bounds):
+        return _handed_over(ports, run, look_seq, AGAIN, interval)
     if ports.runs.nap(run, request.token, interval, now, judged.counter, look_seq):
         return None
     # A signal came while we looked, or a later look began: what we saw may be old.
