@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from local.cloud.schedule import rate_seconds
 from nightshift.contract.events import StageEvent, StartRequest
 from nightshift.contract.spec import RunSpec
 from nightshift.core.admission import check_spec
 from nightshift.core.events import node_hint, outcome_object
-from tests.deploy.repository import ROOT, resources
+from tests.deploy.repository import ROOT, resources, template
 
 HERE = {
     "Bucket": "nightshift-artifacts",
@@ -26,6 +27,7 @@ RULE_OF = {
     "outcome": "SignalFunctionOutcome",
     "execution": "FinisherFunctionExecutionEnded",
     "stage": "NotifierFunctionStage",
+    "clock": "ReconcilerFunctionClock",
 }
 
 
@@ -54,7 +56,14 @@ def _allows(allowed: Any, value: Any) -> bool:
 
 
 def rules_for(sample: dict[str, Any]) -> list[str]:
-    return [name for name, one in resources("AWS::Events::Rule").items() if matches(one["EventPattern"], sample)]
+    return [name for name, one in resources("AWS::Events::Rule").items() if _rule_matches(name, one, sample)]
+
+
+def _rule_matches(name: str, rule: dict[str, Any], sample: dict[str, Any]) -> bool:
+    """A rule by the clock has no pattern: only its own scheduled event comes from it, and names it."""
+    if "EventPattern" in rule:
+        return matches(rule["EventPattern"], sample)
+    return sample["source"] == "aws.events" and any(one.endswith(name) for one in sample["resources"])
 
 
 def changed(sample: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
@@ -109,6 +118,15 @@ def test_what_is_not_meant_reaches_no_rule(sample: dict[str, Any]) -> None:
 @pytest.mark.parametrize("status", ["FAILED", "TIMED_OUT", "ABORTED"])
 def test_every_bad_end_of_an_execution_reaches_the_finisher(status: str) -> None:
     assert rules_for(changed(event("execution"), "detail", "status", to=status)) == ["FinisherFunctionExecutionEnded"]
+
+
+def test_only_the_reconciler_runs_by_the_clock_at_a_rate_that_eventbridge_takes() -> None:
+    clocks = {n: one for n, one in resources("AWS::Events::Rule").items() if "ScheduleExpression" in one}
+    assert set(clocks) == {"ReconcilerFunctionClock"}
+    expression = clocks["ReconcilerFunctionClock"]["ScheduleExpression"]["Fn::Sub"]
+    parameter = template()["Parameters"]["ReconcileMinutes"]
+    for minutes in (parameter["MinValue"], parameter["Default"], parameter["MaxValue"]):
+        assert rate_seconds(expression.replace("${ReconcileMinutes}", str(minutes))) == minutes * 60
 
 
 def test_the_samples_are_what_the_code_reads() -> None:

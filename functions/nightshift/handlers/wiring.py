@@ -202,9 +202,11 @@ def store_ports(settings: StoreSettings, remaining: Callable[[], float], trainin
     )
 
 
-def controller_ports(settings: ControllerSettings, remaining: Callable[[], float]) -> Ports:
+def controller_ports(
+    settings: ControllerSettings, remaining: Callable[[], float], training_run_arn: str | None = None
+) -> Ports:
     """Ports of a function that also touches Kubernetes, Ray and HyperPod, all under the one controller role."""
-    controller, plain = Controller(settings), store_ports(settings, remaining)
+    controller, plain = Controller(settings), store_ports(settings, remaining, training_run_arn)
     return Ports(
         runs=plain.runs,
         clusters=_Lazy(controller),
