@@ -19,7 +19,13 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "container/README.md", "bench/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-TEXT_OF = {Action.RECOVER: "goes on", Action.GIVE_UP: "gives up", Action.DONE: "done"}
+TEXT_OF = {
+    Action.RECOVER: "goes on",
+    Action.WAIT: "waits",
+    Action.ASK: "asks",
+    Action.GIVE_UP: "gives up",
+    Action.DONE: "done",
+}
 
 
 def test_the_published_schema_is_the_models() -> None:

@@ -13,7 +13,7 @@ from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import Stage, StageEvent
 from nightshift.report.mrkdwn import code, context, esc, header, links, sections
 from nightshift.report.text import attempt_sentence, count, result_words, sparkline
-from nightshift.report.words import cause_words, duration, hours, moment, percent, plural
+from nightshift.report.words import cause_words, duration, hours, moment, percent, plural, spend_words
 
 _TEXT_LIMIT = 1_000
 _SENTENCE_LIMIT = 1_500
@@ -131,9 +131,11 @@ def _results(event: StageEvent) -> list[str]:
 
 
 def _costs(event: StageEvent) -> list[str]:
-    lines = [f"• {esc(attempt_sentence(one), 600)}" for one in event.attempts]
+    lines = [f"• {esc(attempt_sentence(one), 900)}" for one in event.attempts]
     if event.gpu_hours is not None:
         lines.append(f"*{hours(event.gpu_hours)} GPU-hours* in all")
+    if event.spend is not None:
+        lines.append(esc(spend_words(event.spend), 300))
     return lines
 
 
