@@ -86,18 +86,19 @@ def skyrl_problems(spec: RunSpec) -> Sequence[Problem]:
     return [*_lengths(spec), *_engines(spec), *_overrides(spec.training.skyrl), *_target(spec)]
 
 
+def max_input_length(spec: RunSpec) -> int:
+    """Tokens before a turn: with one turn only the prompt, and SkyRL then wants both limits to be equal."""
+    more = spec.training.skyrl
+    return more.max_prompt_length if spec.training.max_turns == 1 else more.max_input_length
+
+
 def _lengths(spec: RunSpec) -> Iterator[Problem]:
-    s, where = spec.training.skyrl, "training.skyrl.max_input_length"
-    if spec.training.max_turns == 1 and s.max_input_length != s.max_prompt_length:
-        yield where, f"with one turn it must equal max_prompt_length, {s.max_prompt_length}"
-    if s.max_input_length < s.max_prompt_length:
-        yield where, f"{s.max_input_length} is less than max_prompt_length {s.max_prompt_length}"
-    longest = s.max_input_length + s.max_generate_length
-    if s.max_model_len < longest:
-        yield (
-            "training.skyrl.max_model_len",
-            f"{s.max_model_len} is less than max_input_length + max_generate_length = {longest}",
-        )
+    s, inputs = spec.training.skyrl, max_input_length(spec)
+    if inputs < s.max_prompt_length:
+        yield "training.skyrl.max_input_length", f"{inputs} is less than max_prompt_length {s.max_prompt_length}"
+    if s.max_model_len < inputs + s.max_generate_length:
+        longest = inputs + s.max_generate_length
+        yield "training.skyrl.max_model_len", f"{s.max_model_len} is less than the longest input and reply, {longest}"
 
 
 def _engines(spec: RunSpec) -> Iterator[Problem]:
