@@ -15,8 +15,8 @@ from skyrl.train.utils import validate_cfg
 
 from nightshift.contract import RunSpec, SharedPaths
 from nightshift.core.admission import check_spec
-from training_job.trainers.skyrl.config import Inputs, Value, command_line, derive, settings
 from tests.builders import spec_json
+from training_job.trainers.skyrl.config import Inputs, Value, command_line, derive, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = SharedPaths("maze-1")
