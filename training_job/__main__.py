@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="one attempt of a run")
     run.add_argument("--attempt", type=_at_least(1), required=True, help="number of the attempt, from 1")
     run.add_argument("--floor", type=_at_least(0), required=True, help="last step that was verified after its save")
+    run.add_argument("--smaller", action="store_true", help="train with the spec's recovery.on_out_of_memory values")
     verify = commands.add_parser("verify", help="read a publication back and check it")
     for command in (run, verify):
         command.add_argument("--bucket", required=True)
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return verify(args.bucket, args.run_id)
     from training_job.run import run
 
-    return run(args.bucket, args.run_id, args.attempt, args.floor)
+    return run(args.bucket, args.run_id, args.attempt, args.floor, args.smaller)
 
 
 if __name__ == "__main__":

@@ -81,13 +81,15 @@ def problems_of_files(folder: Path) -> list[str]:
     policy = folder / "policy"
     expected = [folder / "trainer_state.pt", folder / "data.pt", policy / "fsdp_config.json"]
     expected += [policy / "huggingface" / "config.json", *(policy / "lora_adapter" / name for name in ADAPTER_FILES)]
-    world = _world_size(policy)
+    world = world_size_of(folder)
     expected += [policy / part_file(part, world, rank) for part in PARTS for rank in range(world)]
     found = [(path, _problem_of(path)) for path in expected]
     return [f"{path.relative_to(folder)}: {problem}" for path, problem in found if problem]
 
 
-def _world_size(policy: Path) -> int:
+def world_size_of(folder: Path) -> int:
+    """How many ranks saved a checkpoint, by the names of its files; 1 where none has one."""
+    policy = folder / "policy"
     try:
         names = [entry.name for entry in policy.iterdir()] if policy.is_dir() else []
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 from nightshift.contract import Control, ExitCode, Outcome, OutcomeCause, Phase, Progress, RunKeys, RunSpec, SharedPaths
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
 from nightshift.contract.reading import Unreadable
+from nightshift.contract.smaller import FIELD, with_smaller_values
 from nightshift.contract.spec import Trainer
 from training_job.clock import Stopwatch, process_age
 from training_job.errors import BadConfiguration, JobError, Terminated, classify
@@ -44,7 +45,19 @@ def read_spec(store: ObjectStore, run_id: str) -> RunSpec:
     return spec
 
 
-def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
+def spec_of_attempt(spec: RunSpec, smaller: bool, record: Record) -> RunSpec:
+    """What the attempt trains with: the spec, or the spec with its smaller values after an out of memory; noted in the
+    record. Raises BadConfiguration where it names none."""
+    if not smaller:
+        return spec
+    if spec.recovery.on_out_of_memory is None:
+        raise BadConfiguration(FIELD, "the attempt was asked to train with smaller values, and none are given")
+    record.smaller = spec.recovery.on_out_of_memory
+    say(f"smaller values after an out of memory: {record.smaller.model_dump_json(exclude_none=True)}")
+    return with_smaller_values(spec)
+
+
+def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = False) -> int:
     """Run one attempt; returns the exit code. Everything that ends it, but a killed process, ends in outcome.json.
 
     SIGTERM ends it within seconds; an outcome is written then only if control.json had asked for a stop: a job that is
@@ -60,7 +73,7 @@ def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
     try:
         with watch.measure("setup: spec"):
             acknowledged = _acknowledged_before(store, RunKeys(run_id), attempt)
-            spec = read_spec(store, run_id)
+            spec = spec_of_attempt(read_spec(store, run_id), smaller, record)
         first = first_progress(run_id, attempt, spec.training.total_steps, floor)
         reporter = ProgressReporter(store, first, acknowledged, say)
         job = Job(
