@@ -122,6 +122,8 @@ class MemoryRunStore:
         known |= {n: getattr(item.run, n) + 1 for n in COUNTED & known.keys()}
         if known.get("waiting_since") is not None:
             item.due = known["waiting_since"] + SOON
+        if known.get("state", RunState.QUEUED) is not RunState.QUEUED:
+            item.queue_place = None
         item.run = run = item.run.model_copy(update=known)
         self.wrote(name)
         return run

@@ -50,6 +50,8 @@ class RunRecords(TableBase):
     def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
         if changes.get("waiting_since") is not None:  # a step is done, or a wait begins
             changes |= due(changes["waiting_since"])
+        if changes.get("state", RunState.QUEUED) is not RunState.QUEUED:  # it does not wait in line any more
+            changes |= {"pool_pk": None, "pool_sk": None}
         if look_seq is None:
             return self._write(run.run_id, run.k, changes)
         return self._write(run.run_id, run.k, changes, condition="look_seq = :look", values={":look": look_seq})
