@@ -174,9 +174,8 @@ class Loop:
             del self._running[depth - 1 :]
 
     def deliver(self, what: str, timeout: float, body: Callable[[], Any], tries: int = 3) -> None:
-        """An asynchronous invocation: repeated after one and two minutes. Its last try meets no fault of this world, since
-        nothing stands behind it here."""
-        _, failure = self.call(what, timeout, body, sheltered=tries == 1)
+        """An asynchronous invocation: repeated after one and two minutes. Behind the last try stands the reconciler."""
+        _, failure = self.call(what, timeout, body, sheltered=False)
         if failure is not None and tries > 1:
             self.at(60.0 * (4 - tries), lambda: self.deliver(what, timeout, body, tries - 1))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from nightshift.contract.control import ControlCommand
@@ -18,7 +19,7 @@ from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import GroupCapacity, HyperPodView
 from nightshift.core.errors import TransientError
-from nightshift.core.observation import ClusterView, JobState, JobView, PodView, RayView
+from nightshift.core.observation import ClusterView, JobState, JobView, OwnedCluster, PodView, RayView
 from nightshift.core.run import SignalKind
 from tests.fakeworld.cloud import Bucket, Loop
 
@@ -62,6 +63,7 @@ class Pod:
 @dataclass
 class RayCluster:
     spec: RunSpec
+    created_at: datetime
     exists: bool = True
     pods: list[Pod] = field(default_factory=list)
 
@@ -259,7 +261,7 @@ class Fleet:
             return False
         if there is not None:
             self.old.append(there)
-        self.clusters[spec.run_id] = RayCluster(spec)
+        self.clusters[spec.run_id] = RayCluster(spec, self.loop.now())
         self.loop.wrote("create RayCluster")
         return True
 
@@ -274,6 +276,10 @@ class Fleet:
                 if pod.is_head:
                     self.loop.at(pod.gone_at - self.loop.time, lambda pod=pod: _end_all(pod), background=True)  # type: ignore[misc]
         self.loop.wrote("delete RayCluster")
+
+    def owned(self) -> Sequence[OwnedCluster]:
+        self._kubernetes()
+        return [OwnedCluster(name, name, c.created_at) for name, c in self.clusters.items() if c.exists]
 
     def view(self, name: str) -> ClusterView:
         self._kubernetes()

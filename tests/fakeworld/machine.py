@@ -113,6 +113,7 @@ class Execution:
     child: Execution | None = None
     token: str | None = None
     started: str = ""
+    stopped: str | None = None
     entered: str = ""
 
     def start(self) -> None:
@@ -136,6 +137,7 @@ class Execution:
         if self.status != "RUNNING":
             return
         self.status, self.output, self.error = status, output, error
+        self.stopped = self.service.platform.stamp()
         self._move()
         self.service.platform.note(f"{self.name} {status} {error[0]}".rstrip())
         self.service.platform.ended(self)
