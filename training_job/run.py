@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from nightshift.contract import Control, ExitCode, Outcome, OutcomeCause, Phase, Progress, RunKeys, RunSpec, SharedPaths
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
@@ -117,12 +119,36 @@ def _acknowledged_before(store: ObjectStore, keys: RunKeys, attempt: int) -> int
     return 0
 
 
-def _train(job: Job) -> Ended:
-    if job.spec.training.trainer is not Trainer.LOCAL:
-        raise BadConfiguration("training.trainer", f"this image has no {job.spec.training.trainer} trainer")
-    from training_job.trainers.local.trainer import LocalTrainer
+class TrainerOfJob(Protocol):
+    """``step`` is where it is; ``last_examined`` the last eval's episodes, as far as it keeps them."""
 
-    trainer = LocalTrainer(job, after_connect=on_sigterm)
+    last_examined: Sequence[Any]
+
+    @property
+    def step(self) -> int: ...
+
+    def run(self) -> Ended: ...
+
+
+def _trainer(job: Job) -> TrainerOfJob:
+    """Imported late: each needs what the other's image may lack."""
+    match job.spec.training.trainer:
+        case Trainer.LOCAL:
+            from training_job.trainers.local.trainer import LocalTrainer
+
+            return LocalTrainer(job, after_connect=on_sigterm)
+        case Trainer.SKYRL:
+            if find_spec("skyrl") is None:
+                raise BadConfiguration(
+                    "training.trainer", "this image has no SkyRL: build it from container/Dockerfile"
+                )
+            from training_job.trainers.skyrl.trainer import SkyRLTrainer
+
+            return SkyRLTrainer(job, after_connect=on_sigterm)
+
+
+def _train(job: Job) -> Ended:
+    trainer = _trainer(job)
     try:
         ended = trainer.run()
     except Exception as error:
