@@ -243,12 +243,6 @@ def test_a_fence_holds_until_the_job_is_over_and_no_actor_lives(
     assert (decision.verb, decision.stop_job) == (verb, stop)
 
 
-def test_a_fence_has_a_deadline() -> None:
-    stuck = Observation(cluster(), JobView(JobState.RUNNING), ray=ray(actors=3))
-    late = run(state=RunState.RECOVERING, waiting_since=NOW - timedelta(minutes=16))
-    assert judge(stuck, late, Awaiting.FENCE).verb is Verb.FAILED
-
-
 def test_gpus_are_given_back_only_when_cluster_and_pods_are_gone() -> None:
     leaving = run(state=RunState.TEARDOWN)
     assert judge(Observation(ClusterView(False, pods=cluster().pods)), leaving, Awaiting.FENCE).verb is Verb.HOLD

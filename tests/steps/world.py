@@ -95,6 +95,7 @@ class Clusters:
     current: ClusterView = field(default_factory=lambda: ClusterView(exists=False))
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    doomed: list[tuple[frozenset[str], bool]] = field(default_factory=list)
     labelled: list[OwnedCluster] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
 
@@ -122,6 +123,26 @@ class Clusters:
     def owned(self) -> list[OwnedCluster]:
         return list(self.labelled)
 
+    def delete_pods(
+        self,
+        name: str,
+        instances: frozenset[str] | None = None,
+        created_before: datetime | None = None,
+        force: bool = False,
+    ) -> int:
+        going = [p for p in self.current.pods if created_before is None or (p.created_at or NOW) < created_before]
+        self.doomed.append((frozenset(p.name for p in going), force))
+        return len(going)
+
+    def pod_records(self, name: str) -> list[dict[str, Any]]:
+        return [{"name": p.name} for p in self.current.pods]
+
+    def event_records(self, name: str) -> list[dict[str, Any]]:
+        return [{"about": f"RayCluster/{name}"}]
+
+    def node_records(self, instances: frozenset[str]) -> list[dict[str, Any]]:
+        return [{"name": i} for i in sorted(instances)]
+
 
 @dataclass
 class Jobs:
@@ -148,6 +169,15 @@ class Jobs:
 
     def logs(self, submission_id: str) -> str:
         return f"log of {submission_id}"
+
+    def records(self) -> dict[str, Any]:
+        return {"jobs": sorted(self.states)}
+
+    def infra_logs(self, seconds: float) -> str:
+        return "raylet.err: quiet"
+
+    def stacks(self, seconds: float) -> str:
+        return "main thread: sleeping"
 
 
 @dataclass

@@ -36,10 +36,11 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobView:
-    """The attempt's Ray job; ``message`` is bounded text from Ray."""
+    """The attempt's Ray job; ``message`` is bounded text from Ray, ``driver`` its driver's address and process id."""
 
     state: JobState
     message: str = ""
+    driver: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,18 @@ class OwnedCluster:
 class RayView:
     """What Ray itself lists: GPUs of living nodes by their address. None means that it could not be asked.
 
-    Ray goes on to list a dead node for some seconds, so only the nodes of pods that are there now count."""
+    Ray goes on to list a dead node for some seconds, so only the nodes of pods that are there now count.
+
+    ``placement_groups`` are those not removed. ``dying_by_ip`` counts, by node, the processes that still live of actors
+    that Ray calls dead: Ray gives their GPUs back in its books at once, while a process that does not react (frozen, or
+    stuck on a file system) keeps the GPU's memory until the raylet kills it, about ten seconds later. ``drivers`` are
+    living driver processes (address, process id), internal ones included."""
 
     gpus_by_ip: Mapping[str, int] | None = None
     live_actors: int | None = None
+    placement_groups: int = 0
+    dying_by_ip: Mapping[str, int] = field(default_factory=dict)
+    drivers: frozenset[tuple[str, int]] = frozenset()
 
     def gpus_of(self, cluster: ClusterView) -> int | None:
         """GPUs that Ray lists on the cluster's ready pods."""

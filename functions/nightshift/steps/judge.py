@@ -10,10 +10,11 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.decide import decide
 from nightshift.core.decision import Decision, Verb
-from nightshift.core.errors import StaleExecution, bounded
+from nightshift.core.errors import bounded
 from nightshift.core.observation import Observation
 from nightshift.core.run import Attempt, Awaiting, Question, Run
 from nightshift.steps.common import audit, emit
+from nightshift.steps.fence import create_again, escalate
 from nightshift.steps.learn import ask_the_job, learn
 from nightshift.steps.observe import observe
 from nightshift.steps.ports import Ports
@@ -46,8 +47,10 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
     run = note_wait(ports, run, awaiting, seen, decision)
     if decision.stop_job and attempt is not None:
         ports.jobs(run.raycluster).stop(attempt.submission_id)
+    if decision.delete_pods or decision.recreate_cluster:
+        run = escalate(ports, run, spec, decision)
     if decision.create_cluster:
-        _create_again(ports, run, spec)
+        create_again(ports, run, spec)
     if decision.control is not None:
         run = ask_the_job(ports, run, seen, decision)
     if decision.ask is not None:
@@ -55,15 +58,6 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
     if decision.verb not in (Verb.HOLD, Verb.NAP):
         tell_not_believed(ports, run)
     return Judged(run, attempt, seen, decision, counter)
-
-
-def _create_again(ports: Ports, run: Run, spec: RunSpec) -> None:
-    """Unless the run was ended meanwhile: then it was its end that deleted the RayCluster."""
-    ports.clusters.create(spec, run.owner)
-    now = ports.runs.load(run.run_id, run.k)
-    if now.verdict is not None or now.state.is_final:
-        ports.clusters.delete(run.raycluster)
-        raise StaleExecution(run.run_id, run.k, "the run was ended while its RayCluster was created again")
 
 
 def ask_somebody(ports: Ports, run: Run, spec: RunSpec, cause: EndCause, why: str) -> Run:
