@@ -208,6 +208,18 @@ def test_a_topology_without_nodes_fails_before_anything_is_created(world: World)
     assert world.clusters.created == []
 
 
+@pytest.mark.parametrize(("solved", "decision"), [(44, "recover"), (45, "succeeded")])
+def test_a_target_is_reached_where_the_eval_says_so_and_not_where_only_the_job_does(
+    world: World, solved: int, decision: str
+) -> None:
+    running(world, target={"success": 45 / 64, "stop": True})
+    put_results(world, 1, {0: 28, 40: solved})
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.TARGET_REACHED, step=40, saved_step=40))
+    world.jobs.states["maze-1-a1"] = JobView(JobState.SUCCEEDED)
+    reply = world.look(Awaiting.ATTEMPT, "token-2")
+    assert reply is not None and reply.decision == decision
+
+
 def test_a_failed_run_publishes_what_there_is(world: World) -> None:
     running(world)
     put_results(world, 1, {0: 28, 20: 40})
