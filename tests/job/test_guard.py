@@ -260,7 +260,7 @@ def test_a_checkpoint_of_another_number_of_gpus_is_refused_before_the_start_and_
     _of_ranks(paths.checkpoint(12), 4)
     before = _contents(paths)
     with pytest.raises(
-        BadConfiguration, match="step 12 was saved by 4 GPUs .* count x gpus is 6: ask for 4"
+        BadConfiguration, match=r"step 12 was saved by 4 GPUs .* count x gpus is 6: ask for 4"
     ) as refused:
         guard(paths, 12, 4, 2, world_size=6)
     assert (refused.value.field, refused.value.outcome) == ("topology.workers", OutcomeCause.BAD_CONFIGURATION)

@@ -22,15 +22,19 @@ def spent_recoveries(run: Run) -> int:
     return 0 if run.verified_step > run.recovery_floor else run.recoveries_without_progress
 
 
+def _is_wait(cause: EndCause) -> bool:
+    return POLICIES[cause].action in (Action.WAIT, Action.ASK)
+
+
 def recoveries_after(run: Run, cause: EndCause | None) -> int:
     """The count after one more recovery; waiting for nodes or for a person spends none."""
-    return spent_recoveries(run) + (1 if cause is None or POLICIES[cause].action is Action.RECOVER else 0)
+    return spent_recoveries(run) + (0 if cause is not None and _is_wait(cause) else 1)
 
 
 def recoveries_spent(run: Run, spec: RunSpec, cause: EndCause) -> str | None:
     """Why no recovery is left for the cause; None where one is, or none is needed."""
     used = spent_recoveries(run)
-    if POLICIES[cause].action is not Action.RECOVER or used < spec.budgets.max_recoveries_without_progress:
+    if _is_wait(cause) or used < spec.budgets.max_recoveries_without_progress:
         return None
     return f"{used} recoveries without a new verified checkpoint"
 
@@ -38,11 +42,10 @@ def recoveries_spent(run: Run, spec: RunSpec, cause: EndCause) -> str | None:
 def crash_loop(cause: EndCause, saved_step: int, earlier: Sequence[Attempt]) -> str | None:
     """Why going on is no use: ``earlier`` attempts ended for the same cause with the same last saved step. What waits for
     nodes or for a person is no crash."""
-    policy = POLICIES[cause]
-    if policy.action not in (Action.RECOVER, Action.GIVE_UP):
+    if _is_wait(cause):
         return None
     times = 1 + sum(a.end_cause is cause and a.last_saved_step == saved_step for a in earlier)
-    if times < (REPEATS_DETERMINISTIC if policy.deterministic else REPEATS_OTHER):
+    if times < (REPEATS_DETERMINISTIC if POLICIES[cause].deterministic else REPEATS_OTHER):
         return None
     return f"the same end for the {_ordinal(times)} time after saved step {saved_step}: another attempt would be no use"
 

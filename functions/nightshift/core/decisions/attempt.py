@@ -103,8 +103,10 @@ def _first_reading(seen: Observation) -> tuple[EndCause, str]:
     """What the job says of itself; without a word of it what Ray says of the job."""
     outcome = seen.outcome
     if outcome is not None:
-        cause = EndCause.EVIDENCE_MISSING if outcome.cause.is_success else from_outcome(outcome.cause)
-        return cause, outcome.message
+        told = outcome.message or "the job gives no reason"
+        if outcome.cause.is_success:
+            return EndCause.EVIDENCE_MISSING, f"{told}; but S3 lacks the final eval or a verified export of it"
+        return from_outcome(outcome.cause), told
     message = seen.job.message or f"Ray says {seen.job.state}"
     if seen.job.state is JobState.STOPPED:
         return EndCause.STOPPED, message
