@@ -19,10 +19,11 @@ NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 """Names of clusters and ids of instances. What is longer or has other characters would only break the table's keys."""
 
 
-def node_hint(event: dict[str, Any]) -> NodeHint | None:
+def node_hint(event: Any) -> NodeHint | None:
     """The hint of a HyperPod event. The cluster's name sits at ``detail.ClusterName`` or, in cluster events, at
     ``detail.EventDetails.ClusterName``; so does the instance's id."""
-    kind, detail = HYPERPOD_TYPES.get(str(event.get("detail-type"))), _inside(event, "detail")
+    detail = _inside(event, "detail")
+    kind = HYPERPOD_TYPES.get(str(event.get("detail-type"))) if detail is not None else None
     if kind is None or detail is None:
         return None
     inner = _inside(detail, "EventDetails") or detail
@@ -34,7 +35,7 @@ def node_hint(event: dict[str, Any]) -> NodeHint | None:
     return NodeHint(kind, cluster, instance, bounded(said or "", 300))
 
 
-def outcome_object(event: dict[str, Any]) -> tuple[str, int] | None:
+def outcome_object(event: Any) -> tuple[str, int] | None:
     """(run_id, attempt) of an "Object Created" event for an outcome.json."""
     key = (_inside(_inside(event, "detail"), "object") or {}).get("key")
     match = OUTCOME_KEY.fullmatch(key) if isinstance(key, str) else None
