@@ -224,7 +224,7 @@ def test_a_failed_run_publishes_what_there_is(world: World) -> None:
     running(world)
     put_results(world, 1, {0: 28, 20: 40})
     world.jobs.states["maze-1-a1"] = JobView(JobState.FAILED)
-    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, message="ValueError: x", exit_code=70, step=25))
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.BAD_CONFIGURATION, message="ValueError: x", exit_code=65, step=25))
     reply = world.look(Awaiting.ATTEMPT, "token-2")
     assert reply is not None and reply.decision == "failed"
     publish(world.ports, step("publish"))
