@@ -175,7 +175,8 @@ def nothing_left(run: Run, cluster: ClusterView) -> str | None:
     before Kueue gives its quota away, and so before it is admitted again."""
     if run.queue is None or not cluster.exists:
         return None
-    if cluster.suspended and not cluster.pods:
+    here = [p for p in cluster.pods if p.instance_id not in cluster.silent_instances]  # nobody confirms the others' end
+    if cluster.suspended and not here:
         return "the RayCluster is suspended and has no pods"
     workload = cluster.workload
     if workload is None or not workload.admitted or run.admitted_at is None:
