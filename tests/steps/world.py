@@ -187,6 +187,9 @@ class HyperPod:
     def view(self) -> HyperPodView:
         return self.current
 
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(instances, "")
+
 
 class World:
     """Ports over one account, and short names for what tests do again and again."""
