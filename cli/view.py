@@ -74,6 +74,7 @@ def text(view: RunView) -> str:
     lines = [
         f"{clean(view.run_id)}: {words(view.state)}{cause}",
         *([clean(view.sentence, 1_000)] if view.sentence else []),
+        *([f"waiting: {clean(view.waiting_for, 1_000)}"] if view.waiting_for else []),
         progress(view),
         f"owner {clean(view.owner)}, pool {clean(view.pool)}, asked for {clock(view.created_at)} UTC",
         f"files {clean(view.prefix)}",

@@ -9,6 +9,7 @@ import pytest
 
 from nightshift.contract.events import Stage
 from nightshift.core.causes import EndCause
+from nightshift.core.errors import TransientError
 from nightshift.core.observation import ClusterView, JobState, JobView, WorkloadView
 from nightshift.core.run import Awaiting, RunState
 from nightshift.steps.ending import release, teardown
@@ -181,6 +182,29 @@ def test_a_queue_that_nobody_makes_ends_the_run_for_its_reason(world: World) -> 
     world.look(Awaiting.FENCE, "token-4")
     release(world.ports, step("release"))
     assert world.run().state is RunState.FAILED
+
+
+def test_a_preemption_before_the_submit_leaves_the_claimed_attempt_with_its_whole_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_line(world, budgets={"start_minutes": 10})
+    world.clusters.current = admitted(world.now())
+    assert (up := world.look(Awaiting.CLUSTER, "token-2")) is not None and up.decision == "ready"
+
+    def unreachable(*_: object) -> None:
+        raise TransientError("maze-1", "connection refused")
+
+    with monkeypatch.context() as patch, pytest.raises(TransientError):
+        patch.setattr(world.jobs, "submit", unreachable)
+        submit(world.ports, step("submit"), BUCKET)
+    world.clusters.current = PENDING
+    world.later(6 * 3_600)
+    assert world.look(Awaiting.CLUSTER, "token-3") is None
+    world.clusters.current = admitted(world.now())
+    attempt_runs(world, 1, "token-4")
+    (only,) = world.runs.attempts("maze-1")
+    assert only.ended_at is None and only.gpu_hours(world.now()) < 0.1
+    assert world.jobs.submits == ["maze-1-a1"]
 
 
 def test_a_run_in_a_kueue_queue_and_a_run_with_a_lease_do_not_hold_each_other_up(world: World) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from cli.view import text
 from nightshift.contract.events import Stage
 from nightshift.core.errors import StaleExecution
 from nightshift.core.run import Awaiting, RunState, SignalKind
@@ -139,6 +140,7 @@ def test_whom_a_run_waits_for_is_in_its_message_its_view_and_its_trail(world: Wo
     assert queued.sentence == "Waiting for pool default, held by maze-1."
     seen = view_run(world.ports, "maze-2", BUCKET)
     assert seen is not None and seen.waiting_for == "pool default is held by maze-1"
+    assert "waiting: pool default is held by maze-1" in text(seen)
     before = [line.detail for line in seen.audit if line.what == "waits in the queue"]
     assert before == ["pool default is held by maze-1"]
     world.look(Awaiting.LEASE, "token-of-2", run_id="maze-2")

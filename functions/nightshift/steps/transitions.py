@@ -111,7 +111,7 @@ def job_command(run: Run, attempt: Attempt, bucket: str) -> str:
 def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     attempts = ports.runs.attempts(run.run_id)
     if attempts and attempts[-1].ended_at is None:
-        return run, attempts[-1]
+        return run, _begun_now(ports, run, attempts[-1])
     if run.state is not RunState.PROVISIONING:  # a late repeat of this step: the last attempt has not been fenced yet
         raise StaleExecution(run.run_id, run.k, f"no attempt may be claimed while the run is {run.state}")
     floor = max([run.verified_step, *(_last_saved(ports, run, a) for a in attempts[-1:])])
@@ -128,6 +128,16 @@ def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     if claimed is None:  # the same step of the same execution was here before, in another invocation
         return ports.runs.load(run.run_id, run.k), ports.runs.attempts(run.run_id)[-1]
     return claimed, wanted
+
+
+def _begun_now(ports: Ports, run: Run, attempt: Attempt) -> Attempt:
+    """An attempt that was claimed and could not be submitted has waited for a cluster, for days perhaps: neither its GPU
+    hours nor its start deadline may count from its claim."""
+    if run.state is not RunState.PROVISIONING:
+        return attempt
+    begun = attempt.model_copy(update={"started_at": ports.now()})
+    ports.runs.save_attempt(run, begun)
+    return begun
 
 
 def _last_saved(ports: Ports, run: Run, attempt: Attempt) -> int:
