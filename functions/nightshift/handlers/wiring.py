@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.adapters.artifacts import S3Artifacts
 from nightshift.adapters.run_store import DynamoRunStore
+from nightshift.adapters.threads import at_once
 from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
@@ -218,4 +219,5 @@ def controller_ports(
         now=plain.now,
         sleep=plain.sleep,
         remaining=remaining,
+        together=at_once,
     )

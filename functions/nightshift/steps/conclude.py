@@ -14,7 +14,7 @@ from nightshift.core.errors import NightshiftError, bounded
 from nightshift.core.queueing import admission
 from nightshift.core.run import Awaiting, Run, RunState
 from nightshift.steps.common import audit, emit, next_shift
-from nightshift.steps.diagnostics import save_diagnostics
+from nightshift.steps.diagnostics import STANDING_STILL, save_diagnostics
 from nightshift.steps.judge import Judged
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Reply
@@ -53,7 +53,8 @@ def _end_attempt(ports: Ports, judged: Judged) -> None:
     attempt, decision = judged.attempt, judged.decision
     if attempt is None or attempt.ended_at is not None:
         return
-    save_diagnostics(ports, judged.run, attempt)
+    hurried = decision.verb is Verb.RECOVER and decision.cause not in STANDING_STILL
+    save_diagnostics(ports, judged.run, attempt, hurried)
     ports.runs.save_attempt(
         judged.run,
         attempt.model_copy(

@@ -13,6 +13,7 @@ from nightshift.core.errors import PermanentError, StaleExecution, TransientErro
 from nightshift.core.evidence import results
 from nightshift.core.run import Run, RunState, Signal, SignalKind
 from nightshift.steps.common import attempt_line, audit, emit, next_shift
+from nightshift.steps.diagnostics import save_last
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
 from nightshift.steps.signals import wake
@@ -68,6 +69,7 @@ def teardown(ports: Ports, request: StepRequest) -> Reply:
     """Delete the RayCluster and everything on it."""
     run = ports.runs.load(request.run_id, request.k)
     run = ports.runs.update(run, state=RunState.TEARDOWN, waiting_since=ports.now(), **next_shift(run))
+    save_last(ports, run)
     ports.clusters.delete(run.raycluster)
     audit(ports, run.run_id, "step", "RayCluster deleted", detail=run.raycluster)
     return Reply(decision="ready", shift=str(run.shift_seq))
@@ -169,6 +171,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
             sentence=bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
         )
     audit(ports, run_id, "finisher", "takes over", detail=why)
+    save_last(ports, run)
     _end_open_attempt(ports, run, why)
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)

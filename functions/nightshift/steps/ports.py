@@ -15,6 +15,7 @@ from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.causes import EndCause
+from nightshift.core.errors import NightshiftError
 from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayView
 from nightshift.core.reconcile import ExecutionStatus, Lease, OpenRun
 from nightshift.core.run import Attempt, Run, RunState, Signal
@@ -197,6 +198,16 @@ class Jobs(Protocol):
     def logs(self, submission_id: str) -> str:
         """The driver log's tail, bounded; ``NO_LOG`` and the reason where there is none."""
 
+    def records(self) -> Mapping[str, Any]:
+        """Ray's nodes, actors, placement groups and jobs for a person; a sentence in place of what cannot be had."""
+
+    def infra_logs(self, seconds: float) -> str:
+        """Ends of the raylets', the GCS's and the workers' own logs, as far as ``seconds`` go; a sentence for the rest."""
+
+    def stacks(self, seconds: float) -> str:
+        """Stacks of the driver's and the workers' threads, as far as ``seconds`` go and the head's dashboard may dump them;
+        a sentence for the rest."""
+
 
 class HyperPod(Protocol):
     def view(self) -> HyperPodView: ...
@@ -266,6 +277,21 @@ class Executions(Protocol):
         """SendTaskSuccess; False where the token is not waited for any more."""
 
 
+Together = Callable[[Mapping[str, Callable[[], None]], float], Mapping[str, str]]
+"""Do named things at once, within so many seconds in all; answers, by name, why one was not done. Raises nothing."""
+
+
+def one_by_one(calls: Mapping[str, Callable[[], None]], seconds: float) -> Mapping[str, str]:
+    """A ``Together`` without threads and without a deadline, in the given order."""
+    failed: dict[str, str] = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except NightshiftError as error:
+            failed[name] = str(error)
+    return failed
+
+
 @dataclass(frozen=True)
 class Ports:
     """Everything that the controller's steps may touch."""
@@ -282,3 +308,4 @@ class Ports:
     sleep: Callable[[float], None]
     remaining: Callable[[], float]
     """Seconds that this invocation may still run."""
+    together: Together = one_by_one
