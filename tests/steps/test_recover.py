@@ -118,6 +118,8 @@ def test_out_of_memory_goes_on_once_with_the_smaller_values_and_the_record_says_
     running(world, recovery={"on_out_of_memory": {"gpu_memory_utilization": 0.3}})
     assert fails(world, 1, OutcomeCause.GPU_OUT_OF_MEMORY) == "recover"
     assert world.run().smaller and [a.smaller for a in world.runs.attempts("maze-1")] == [False, True]
+    (told,) = [e.sentence for e in world.stages.events if e.stage is Stage.RECOVERING]
+    assert "smaller values" in told and "start again" not in told
     assert '"gpu_memory_utilization":0.3' in dict(trail(world))["from here on with smaller values"]
     assert fails(world, 2, OutcomeCause.GPU_OUT_OF_MEMORY, saved=40) == "failed"
     shown = view_run(world.ports, "maze-1", BUCKET)
@@ -130,7 +132,8 @@ def test_a_full_filesystem_asks_a_person_and_spends_no_recovery(world: World) ->
     run = world.run()
     assert run.question is not None and run.question.cause is EndCause.STORAGE_FULL
     assert run.recoveries_without_progress == 0
-    assert [e.stage for e in world.stages.events].count(Stage.ASKING) == 1
+    stages = [e.stage for e in world.stages.events]
+    assert stages.count(Stage.ASKING) == 1 and Stage.RECOVERING not in stages, "it does not go on by itself"
     assert decided(world, Awaiting.FENCE) is None, "nothing is started before the answer"
     assert world.jobs.submits == ["maze-1-a1"]
 

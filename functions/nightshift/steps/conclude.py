@@ -8,7 +8,7 @@ from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
 from nightshift.core.blame import after_blame
 from nightshift.core.budgets import recoveries_after
-from nightshift.core.causes import POLICIES, EndCause
+from nightshift.core.causes import POLICIES, Action, EndCause
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.errors import NightshiftError, bounded
 from nightshift.core.queueing import admission
@@ -99,19 +99,26 @@ def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval
         values = spec.recovery.on_out_of_memory
         detail = values.model_dump_json(exclude_none=True) if values is not None else ""
         audit(ports, run.run_id, "look", "from here on with smaller values", judged.seen.signal, detail)
-    emit(
-        ports,
-        run,
-        spec,
-        Stage.RECOVERING,
-        f"recovering-a{run.attempt}",
-        attempt=run.attempt,
-        cause=decision.cause,
-        node=decision.node,
-        step=run.verified_step,
-        sentence=POLICIES[decision.cause].sentence if decision.cause else "",
-    )
+    if decision.cause is None or POLICIES[decision.cause].action is not Action.ASK:  # else a question has been put
+        emit(
+            ports,
+            run,
+            spec,
+            Stage.RECOVERING,
+            f"recovering-a{run.attempt}",
+            attempt=run.attempt,
+            cause=decision.cause,
+            node=decision.node,
+            step=run.verified_step,
+            sentence=_on_recovery(decision),
+        )
     return Reply(decision=Verb.RECOVER.value, shift=str(run.shift_seq), interval=interval)
+
+
+def _on_recovery(decision: Decision) -> str:
+    if decision.smaller:
+        return "A GPU ran out of memory; the run is tried once more with the smaller values that its spec names."
+    return POLICIES[decision.cause].sentence if decision.cause is not None else ""
 
 
 def _blame(ports: Ports, spec: RunSpec, run: Run, decision: Decision) -> dict[str, Any]:
