@@ -21,7 +21,7 @@ from nightshift.contract.evals import EvalSummary
 from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
-from nightshift.core.errors import NightshiftError, TransientError, bounded
+from nightshift.core.errors import NightshiftError, PermanentError, TransientError, bounded
 from nightshift.steps.ports import NotBelieved
 from tests.builders import NOW
 
@@ -213,8 +213,9 @@ class Bucket:
 
     def spec(self, run_id: str) -> RunSpec:
         self._loop.touch("S3")
-        found = self.objects[run_id][RunKeys(run_id).spec]
-        assert isinstance(found, RunSpec)
+        found = self.objects.get(run_id, {}).get(RunKeys(run_id).spec)
+        if not isinstance(found, RunSpec):
+            raise PermanentError(run_id, "its spec is missing", "Ask again under another run id.")
         return found
 
     def put_spec(self, spec: RunSpec) -> None:

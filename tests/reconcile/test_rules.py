@@ -62,6 +62,14 @@ def test_a_look_that_is_late_is_woken_and_one_that_is_on_time_is_not() -> None:
     assert one(fact(due=-timedelta(minutes=1))) is None
 
 
+def test_an_execution_that_was_started_late_has_the_time_for_its_first_look() -> None:
+    late = timedelta(hours=3)
+    young = ExecutionStatus(ExecutionState.RUNNING, started_at=NOW - rules.OVERDUE + SECOND)
+    old = ExecutionStatus(ExecutionState.RUNNING, started_at=NOW - rules.OVERDUE)
+    assert one(fact(young, due=late)) is None
+    assert repair(fact(old, due=late)) is Repair.WAKE_RUN
+
+
 def test_a_look_that_stays_overdue_is_an_alarm_and_one_that_is_merely_late_is_none() -> None:
     stuck, late = one(fact(due=rules.STUCK)), one(fact(due=rules.STUCK - SECOND))
     assert stuck is not None and stuck.alarm and stuck.repair is Repair.WAKE_RUN

@@ -55,6 +55,7 @@ class StepFunctions:
             state=ExecutionState(found["status"]) if over else ExecutionState.RUNNING,
             stopped_at=found.get("stopDate") if over else None,
             error=bounded(error_and_cause or "no cause given", 500),
+            started_at=found.get("startDate"),
         )
 
     def answer(self, token: str, payload: dict[str, Any]) -> bool:

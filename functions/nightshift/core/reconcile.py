@@ -59,6 +59,7 @@ class ExecutionStatus:
     state: ExecutionState
     stopped_at: datetime | None = None
     error: str = ""
+    started_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,9 @@ def _of_run(fact: RunFact, now: datetime) -> Finding | None:
 
 
 def _overdue(fact: RunFact, now: datetime) -> Finding | None:
-    late = now - fact.due
+    began = fact.execution.started_at if fact.execution is not None else None
+    due = max(fact.due, began or fact.due)  # one that was started late has its first look before it
+    late = now - due
     if late < OVERDUE:
         return None
     stuck = late >= STUCK
@@ -202,7 +205,7 @@ def _overdue(fact: RunFact, now: datetime) -> Finding | None:
     if not (stuck or again):
         return None
     why = f"its look was due {late.total_seconds():.0f} s ago; the run is {fact.run.state}"
-    return Finding(fact.run.run_id, why, fact.due, Repair.WAKE_RUN if again else None, alarm=stuck, k=fact.run.k)
+    return Finding(fact.run.run_id, why, due, Repair.WAKE_RUN if again else None, alarm=stuck, k=fact.run.k)
 
 
 def _without_execution(fact: RunFact, now: datetime) -> Finding | None:
