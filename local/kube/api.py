@@ -205,7 +205,10 @@ class KubeApi:
 
     async def _delete_pod(self, request: web.Request) -> web.Response:
         pod = self._found(POD, request)
-        self._controller.end_pod(pod)
+        if await _grace(request) == "0":
+            self._controller.endings.force(pod)
+        else:
+            self._controller.end_pod(pod)
         return reply(pod)
 
     async def _pod_log(self, request: web.Request) -> web.Response:
@@ -287,6 +290,14 @@ def _check_version(old: Json, patch: Json) -> None:
             f'Operation cannot be fulfilled on rayclusters.ray.io "{old["metadata"]["name"]}": the object has been '
             "modified; please apply your changes to the latest version and try again"
         )
+
+
+async def _grace(request: web.Request) -> str:
+    """gracePeriodSeconds as given; empty where it is not."""
+    if "gracePeriodSeconds" in request.query:
+        return request.query["gracePeriodSeconds"]
+    options = await _body(request) if request.can_read_body else {}
+    return str(options.get("gracePeriodSeconds", ""))
 
 
 async def _propagation(request: web.Request) -> str:

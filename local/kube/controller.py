@@ -17,6 +17,7 @@ from pathlib import Path
 
 from local.config import StackConfig
 from local.kube import cluster_status, pods, processes
+from local.kube.endings import Endings
 from local.kube.errors import Json
 from local.kube.ray_pods import RayPods, Runtime
 from local.kube.store import NODE, POD, RAY_CLUSTER, Store
@@ -34,7 +35,7 @@ class Controller:
     def __init__(self, config: StackConfig, store: Store, ray: RayPods) -> None:
         self._config, self._store, self._ray = config, store, ray
         self._wake = asyncio.Event()
-        self._endings: dict[str, asyncio.Task[None]] = {}
+        self.endings = Endings(store, ray)
         self._failures: dict[str, tuple[int, float]] = {}
         """By cluster uid: failed pods in a row, and when the next may be made (monotonic)."""
 
@@ -65,6 +66,7 @@ class Controller:
                     except Exception:
                         LOG.exception("reconciling %s failed", cluster["metadata"]["name"])
                 self._end_ownerless_pods()
+                self.endings.settle()
             if starting:  # our own writes wake us too: look no more often than this
                 await asyncio.sleep(STARTING_SECONDS)
                 continue
@@ -105,24 +107,8 @@ class Controller:
             self._wake.set()
 
     def end_pod(self, pod: Json) -> None:
-        """Delete a pod as the API does: a deletion timestamp, SIGTERM, SIGKILL at the deadline, then it is gone."""
-        uid = pod["metadata"]["uid"]
-        if uid in self._endings:
-            return
-        asked = pod["spec"].get("terminationGracePeriodSeconds", pods.DEFAULT_GRACE_SECONDS)
-        grace = min(float(asked), pods.DEFAULT_GRACE_SECONDS)
-        pod["metadata"].setdefault("deletionTimestamp", self._store.now())
-        pod["metadata"]["deletionGracePeriodSeconds"] = int(asked)
-        self._store.touch(pod)
-
-        async def ending() -> None:
-            left = await self._ray.end(uid, grace)
-            if left:
-                LOG.error("processes %s of pod %s survived SIGKILL", left, pod["metadata"]["name"])
-            self._store.remove(POD, pod)
-            del self._endings[uid]
-
-        self._endings[uid] = asyncio.create_task(ending())
+        """See :meth:`Endings.begin`."""
+        self.endings.begin(pod)
 
     def _end_ownerless_pods(self) -> None:
         owners = {cluster["metadata"]["uid"] for cluster in self._store.all(RAY_CLUSTER)}
@@ -158,8 +144,8 @@ class Controller:
         failure = None
         for pod in mine:
             runtime = self._ray.runtimes.get(pod["metadata"]["uid"])
-            if runtime is None or "deletionTimestamp" in pod["metadata"]:
-                continue
+            if runtime is None or "deletionTimestamp" in pod["metadata"] or self.endings.is_silent(pod):
+                continue  # of a node that does not answer nothing is heard
             if runtime.exit_code is not None:
                 failure = f"pod {pod['metadata']['name']}: process ended with exit code {runtime.exit_code}"
             elif runtime.late and not cluster_status.ready(pod):
@@ -170,7 +156,11 @@ class Controller:
                 continue
             else:
                 continue
-            pod["status"].update(phase="Failed", reason="Error", message=failure)
+            pod["status"].update(phase="Failed", message=failure)
+            if runtime.exit_code is not None:
+                pod["status"]["containerStatuses"] = [
+                    _container_status(pod, _ended(runtime.exit_code, self._store.now()))
+                ]
             self._store.record(pod, "Failed", failure, warning=True)
             self._back_off(cluster["metadata"]["uid"])
             self.end_pod(pod)
@@ -336,7 +326,14 @@ def _is_starting(pod: Json) -> bool:
     )
 
 
-def _container_status(pod: Json, state: Json, started: bool) -> Json:
+def _ended(code: int, now: str) -> Json:
+    """A container that ended; of a signal the shell's 128 and its number, as the container runtime says it."""
+    exit_code = code if code >= 0 else 128 - code
+    reason = "Completed" if exit_code == 0 else "Error"
+    return {"terminated": {"exitCode": exit_code, "reason": reason, "finishedAt": now}}
+
+
+def _container_status(pod: Json, state: Json, started: bool = False) -> Json:
     container = pod["spec"]["containers"][0]
     return {
         "name": container["name"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,16 +102,38 @@ def gpus(pod: Json) -> int:
 
 
 def fits(pod: Json, node: Json, free_gpus: int) -> bool:
-    """By node selector, health and GPUs. CPU and memory are not counted: the nodes are pretended."""
+    """By node selector, affinity, health and GPUs. CPU and memory are not counted: the nodes are pretended."""
     labels = node["metadata"]["labels"]
     selected = all(labels.get(key) == value for key, value in pod["spec"].get("nodeSelector", {}).items())
-    return selected and schedulable(node) and gpus(pod) <= free_gpus
+    return selected and _has_affinity(pod, labels) and schedulable(node) and gpus(pod) <= free_gpus
+
+
+def _has_affinity(pod: Json, labels: Json) -> bool:
+    """Whether a node's labels meet the pod's required node affinity: one of its terms as a whole."""
+    required = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = required.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
+    return terms is None or any(all(_matches(one, labels) for one in term["matchExpressions"]) for term in terms)
+
+
+def _matches(expression: Json, labels: Json) -> bool:
+    inside = labels.get(expression["key"]) in expression["values"]
+    return inside if expression["operator"] == "In" else not inside
 
 
 def schedulable(node: Json) -> bool:
     healthy = node["metadata"]["labels"].get("sagemaker.amazonaws.com/node-health-status") == "Schedulable"
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
-    return healthy and ready and not node["spec"].get("unschedulable")
+    return healthy and answers(node) and not node["spec"].get("unschedulable")
+
+
+def answers(node: Json) -> bool:
+    """Whether the node's kubelet posts its status."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
+
+
+def tolerated_seconds(pod: Json) -> float:
+    """How long the pod stays on a node that does not answer; Kubernetes' default is five minutes."""
+    found = [t for t in pod["spec"].get("tolerations", []) if t.get("key") == "node.kubernetes.io/unreachable"]
+    return float(found[0].get("tolerationSeconds", "inf")) if found else 300.0
 
 
 def wanted_type(pod: Json) -> str:
@@ -172,9 +195,14 @@ def _common(pod: Json, start: dict[str, str], pod_ip: str) -> list[str]:
     ]
 
 
-def dashboard_command(minimal: list[str], pod_ip: str, port: int) -> list[str]:
-    """Ray's dashboard with the job, node and state modules, made from the command line of the one that ``ray start``
-    runs without them.
+DASHBOARD_MODULES = ("JobHead", "NodeHead", "StateHead")
+
+
+def dashboard_command(
+    minimal: list[str], pod_ip: str, port: int, modules: Sequence[str] = DASHBOARD_MODULES
+) -> list[str]:
+    """Ray's dashboard with some of its modules, made from the command line of the one that ``ray start`` runs without
+    them.
 
     ``ray start`` can start all ten modules, each a process of 60 MiB, or none. The dashboard's own option
     ``--modules-to-load`` chooses; its other arguments (session, cluster id) are the same as those of its sibling.
@@ -186,5 +214,5 @@ def dashboard_command(minimal: list[str], pod_ip: str, port: int) -> list[str]:
         f"--host={pod_ip}",
         f"--port={port}",
         "--port-retries=0",
-        "--modules-to-load=JobHead,NodeHead,StateHead",
+        f"--modules-to-load={','.join(modules)}",
     ]

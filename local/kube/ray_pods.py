@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,7 +115,7 @@ class RayPods:
         below = [(process, processes.words(process)) for process in processes.tree([head.started[0].pid])]
         minimal = [(process, words) for process, words in below if any(w.endswith(DASHBOARD) for w in words)]
         if minimal and not head.has_dashboard:
-            command = pods.dashboard_command(minimal[0][1], head.ip, head.ports.dashboard)
+            command = pods.dashboard_command(minimal[0][1], head.ip, head.ports.dashboard, self._modules())
             env = self._env(pod, head.ip) | {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
             head.started.append(processes.start(command, env, head.log, self._config.state_dir))
             head.has_dashboard = True
@@ -159,6 +161,14 @@ class RayPods:
         runtime = Runtime(ip, log, temp_dir, [top])
         self.runtimes[pod["metadata"]["uid"]] = runtime
         return runtime
+
+    def _modules(self) -> Sequence[str]:
+        """``dashboard_modules.json``: a list, for tests of what Ray offers beyond the few modules that every head pays
+        for."""
+        try:
+            return [str(one) for one in json.loads((self._config.state_dir / "dashboard_modules.json").read_text())]
+        except FileNotFoundError:
+            return pods.DASHBOARD_MODULES
 
     @property
     def _bin(self) -> Path:

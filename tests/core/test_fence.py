@@ -141,3 +141,17 @@ def test_a_cluster_that_only_dead_nodes_remember_is_gone() -> None:
     assert judge(Observation(ghosts), fencing()).verb is Verb.READY
     heard = replace(ghosts, silent_instances=frozenset({"i-w1"}))
     assert judge(Observation(heard), fencing()).verb is Verb.HOLD
+
+
+def test_after_the_fence_a_pod_that_a_silent_node_will_not_confirm_is_forgotten_and_no_other() -> None:
+    ghost = PodView("ghost", False, False, "i-frozen", "ip", created_at=LONG_AGO, terminating=True)
+    going = PodView("going", False, False, "i-w9", "ip-9", created_at=LONG_AGO, terminating=True)
+    seen = replace(pods(), pods=(*pods().pods, ghost, going), silent_instances=frozenset({"i-frozen", "i-w1"}))
+    waiting = run(state=RunState.PROVISIONING)
+    short = replace(seen, ready_workers=2)
+    assert decide(waiting, spec(), Awaiting.CLUSTER, Observation(short), NOW).forget == {"i-frozen"}
+    assert not judge(Observation(short, STOPPED, ray(actors=1)), fencing()).forget
+    assert not decide(waiting, spec(), Awaiting.CLUSTER, Observation(seen, ray=FREE), NOW).forget
+    assert judge(Observation(replace(seen, exists=False)), run(state=RunState.TEARDOWN)).verb is Verb.HOLD
+    left = replace(seen, exists=False, pods=(ghost,))
+    assert judge(Observation(left), run(state=RunState.TEARDOWN)).verb is Verb.READY

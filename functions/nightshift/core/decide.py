@@ -11,7 +11,7 @@ from nightshift.core.causes import EndCause
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.decisions.attempt import decide_attempt
 from nightshift.core.decisions.cluster import decide_cluster
-from nightshift.core.decisions.fence import decide_fence
+from nightshift.core.decisions.fence import decide_fence, forgetting_ghosts
 from nightshift.core.decisions.lease import decide_lease
 from nightshift.core.observation import Observation
 from nightshift.core.run import Awaiting, Run, RunState
@@ -25,7 +25,7 @@ def decide(run: Run, spec: RunSpec, awaiting: Awaiting, seen: Observation, now: 
         case Awaiting.LEASE:
             return decide_lease(run, seen, now)
         case Awaiting.CLUSTER:
-            return _within_budget(run, spec, now, decide_cluster(run, spec, seen, now))
+            return _within_budget(run, spec, now, forgetting_ghosts(seen, decide_cluster(run, spec, seen, now)))
         case Awaiting.FENCE:
             return _within_budget(run, spec, now, decide_fence(run, seen, now))
         case Awaiting.ATTEMPT:

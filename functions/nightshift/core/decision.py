@@ -25,8 +25,9 @@ class Verb(StrEnum):
 @dataclass(frozen=True)
 class Decision:
     """``why`` is one sentence for the audit trail. ``ask`` puts a question to a person, about that cause; the run goes on
-    waiting meanwhile. ``delete_pods`` and ``recreate_cluster`` are a fence's stronger means. ``smaller``: from here on the
-    run trains with the spec's smaller values."""
+    waiting meanwhile. ``delete_pods`` and ``recreate_cluster`` are a fence's stronger means. ``forget`` names instances whose
+    pods are taken out of the Kubernetes API by force. ``smaller``: from here on the run trains with the spec's smaller
+    values."""
 
     verb: Verb
     why: str
@@ -37,5 +38,6 @@ class Decision:
     create_cluster: bool = False
     delete_pods: bool = False
     recreate_cluster: bool = False
+    forget: frozenset[str] = frozenset()
     ask: EndCause | None = None
     smaller: bool = False

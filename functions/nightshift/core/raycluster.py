@@ -34,6 +34,7 @@ NODE_PREFIX = "hyperpod-"
 """HyperPod names a Kubernetes node ``hyperpod-<instance id>``."""
 
 WORKER_GROUP = "gpu-workers"
+PROFILING_ENV = "RAY_DASHBOARD_ENABLE_PROFILING"
 EVICTION_SECONDS = 30
 """Kubernetes' default of 300 s would leave pods on a dead node for five minutes."""
 
@@ -81,6 +82,9 @@ def raycluster_manifest(
         {"containerPort": 8265, "name": "dashboard"},
         {"containerPort": 10001, "name": "client"},
     ]
+    # Stacks of a job that stands still, in its diagnostics: the dashboard dumps none without this. It is reached through the
+    # authenticated endpoint only, by who may run code there anyway.
+    head["spec"]["containers"][0]["env"].append({"name": PROFILING_ENV, "value": "1"})
     workers = spec.topology.workers
     manifest: dict[str, Any] = {
         "apiVersion": "ray.io/v1",

@@ -31,6 +31,13 @@ def escalate(ports: Ports, run: Run, spec: RunSpec, decision: Decision) -> Run:
     return run
 
 
+def forget(ports: Ports, run: Run, instances: frozenset[str]) -> None:
+    """Take pods out of the API whose nodes will not confirm that they ended."""
+    if ports.clusters.delete_pods(run.raycluster, instances, force=True):
+        nodes = ", ".join(sorted(instances))
+        audit(ports, run.run_id, "look", "pods forgotten", detail=f"they were being deleted on {nodes}, silent by then")
+
+
 def create_again(ports: Ports, run: Run, spec: RunSpec) -> None:
     """Unless the run was ended meanwhile: then it was its end that deleted the RayCluster."""
     ports.clusters.create(spec, run.owner, run.excluded)

@@ -14,7 +14,7 @@ from nightshift.core.errors import bounded
 from nightshift.core.observation import Observation
 from nightshift.core.run import Attempt, Awaiting, Question, Run
 from nightshift.steps.common import audit, emit
-from nightshift.steps.fence import create_again, escalate
+from nightshift.steps.fence import create_again, escalate, forget
 from nightshift.steps.learn import ask_the_job, learn
 from nightshift.steps.observe import observe
 from nightshift.steps.ports import Ports
@@ -49,6 +49,8 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
         ports.jobs(run.raycluster).stop(attempt.submission_id)
     if decision.delete_pods or decision.recreate_cluster:
         run = escalate(ports, run, spec, decision)
+    if decision.forget:
+        forget(ports, run, decision.forget)
     if decision.create_cluster:
         create_again(ports, run, spec)
     if decision.control is not None:

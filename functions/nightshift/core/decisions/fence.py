@@ -6,6 +6,7 @@ that was there when the level began."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from nightshift.core.causes import EndCause
@@ -42,9 +43,10 @@ def decide_fence(run: Run, seen: Observation, now: datetime) -> Decision:
 
 
 def _released(run: Run, seen: Observation, now: datetime) -> Decision:
-    if not seen.cluster.exists and not seen.cluster.pods:
+    here = _on_answering_nodes(seen.cluster)  # a pod on a dead node can be terminating for ever; others are waiting
+    if not seen.cluster.exists and not here:
         return Decision(Verb.READY, "the RayCluster and its pods are gone")
-    if waited(run, now) > RELEASE_DEADLINE:  # a pod on a dead node can be terminating for ever; others are waiting
+    if waited(run, now) > RELEASE_DEADLINE:
         return Decision(Verb.READY, f"released although {len(seen.cluster.pods)} pods are still listed")
     return hold_or_nap(run, now, f"{len(seen.cluster.pods)} pods are still there")
 
@@ -86,8 +88,7 @@ def _at_level(run: Run, seen: Observation, now: datetime, held: str) -> Decision
 
 def _nothing_left(run: Run, cluster: ClusterView) -> str | None:
     """Why nothing of the old attempt can live any more, without asking Ray."""
-    here = [p for p in cluster.pods if p.instance_id not in cluster.silent_instances]
-    if not cluster.exists and not here:
+    if not cluster.exists and not _on_answering_nodes(cluster):
         return "the RayCluster is gone, and the old attempt with it"
     if run.fence_level == STOPPED:
         return None
@@ -99,11 +100,11 @@ def _nothing_left(run: Run, cluster: ClusterView) -> str | None:
 def _old_pods(run: Run, cluster: ClusterView) -> list[PodView]:
     """Pods from before the fence's level. A pod on a node that is dead or frozen counts no more: nobody confirms its end,
     and what runs there lost its head."""
-    return [
-        p
-        for p in cluster.pods
-        if p.instance_id is not None and p.instance_id not in cluster.silent_instances and _is_old(run, p.created_at)
-    ]
+    return [p for p in _on_answering_nodes(cluster) if p.instance_id is not None and _is_old(run, p.created_at)]
+
+
+def _on_answering_nodes(cluster: ClusterView) -> list[PodView]:
+    return [p for p in cluster.pods if p.instance_id not in cluster.silent_instances]
 
 
 def _is_old(run: Run, created_at: datetime | None) -> bool:
@@ -118,7 +119,7 @@ def _held(run: Run, seen: Observation) -> str | None:
         return f"the old job is {job.state}"
     if ray.gpus_by_ip is None or ray.live_actors is None:
         return f"the old job is {job.state}, Ray cannot be asked about its actors"
-    pods = [p for p in seen.cluster.pods if p.instance_id not in seen.cluster.silent_instances]
+    pods = _on_answering_nodes(seen.cluster)
     dying = sum(ray.dying_by_ip.get(p.ip, 0) for p in pods if p.ip is not None)
     unlisted = [p for p in pods if p.ready and not p.is_head and p.ip not in ray.gpus_by_ip and _was_there(run, p)]
     leaving = [p for p in pods if p.terminating and _was_there(run, p)]
@@ -137,3 +138,13 @@ def _held(run: Run, seen: Observation) -> str | None:
 def _was_there(run: Run, pod: PodView) -> bool:
     """A pod made since the attempt's end never hosted it."""
     return pod.created_at is None or run.recovering_since is None or pod.created_at < run.recovering_since
+
+
+def forgetting_ghosts(seen: Observation, decision: Decision) -> Decision:
+    """After the fence: a pod that is being deleted on a node that does not answer keeps its place in the RayCluster, and no
+    other is made for it, until somebody takes it out of the API. What it hosted has been fenced."""
+    cluster = seen.cluster
+    ghosts = [p.instance_id for p in cluster.pods if p.terminating and p.instance_id in cluster.silent_instances]
+    if decision.verb not in (Verb.HOLD, Verb.NAP) or not ghosts:
+        return decision
+    return replace(decision, forget=frozenset(i for i in ghosts if i is not None))
