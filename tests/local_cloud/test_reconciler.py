@@ -4,6 +4,7 @@ The nodes are gone before the run is asked for, so its RayCluster waits and no R
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,22 @@ def leases(stack: Stack) -> list[Any]:
     return [i for i in stack.account.items(stack.outputs["TableName"]) if i["sk"] == {"S": "LEASE"}]
 
 
+def metrics(stack: Stack) -> list[dict[str, Any]]:
+    """What the function wrote in CloudWatch's embedded format: values and dimensions, oldest first."""
+    (log,) = stack.config.log_dir.glob("lambda-*Reconciler*.log")
+    lines = [json.loads(line) for line in log.read_text().splitlines() if '"CloudWatchMetrics"' in line]
+    wanted = [{n for one in line["_aws"]["CloudWatchMetrics"] for n in names(one)} for line in lines]
+    return [{n: _plain(line[n]) for n in names_ if n in line} for line, names_ in zip(lines, wanted, strict=True)]
+
+
+def names(metric: dict[str, Any]) -> list[str]:
+    return [*(n for group in metric["Dimensions"] for n in group), *(one["Name"] for one in metric["Metrics"])]
+
+
+def _plain(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value
+
+
 def silence_the_finisher(stack: Stack) -> None:
     """Its event is lost: nothing is delivered by its rule any more."""
     events = stack.account.client("events")
@@ -95,3 +112,7 @@ def test_a_run_whose_execution_is_stopped_unseen_is_ended_by_the_next_pass(stack
     assert "ABORTED" in view["sentence"] and "stopped from a console" in view["sentence"]
     assert [line["what"] for line in view["audit"] if line["actor"] == "reconciler"] == ["ends the run"]
     assert [line["what"] for line in view["audit"]].count("final message sent") == 1
+    measured = metrics(stack)
+    assert {"ReconcilerAlarms": 0, "ReconcilerLeft": 0, "OldestLookAgeSeconds": 0.0}.items() <= measured[-1].items()
+    assert [(m["kind"], m["ReconcilerRepairs"]) for m in measured if "ReconcilerRepairs" in m] == [("finish_run", 1)]
+    assert not any("run_id" in m for m in measured)

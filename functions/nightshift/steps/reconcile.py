@@ -122,7 +122,8 @@ class _Pass:
 def reconcile(ports: Ports, budget: Budget = BUDGET) -> Report:
     """Idempotent: a second pass right after the first finds nothing more to repair."""
     work = _Pass(ports, budget)
-    open_runs = work.guarded("-", "listing the open runs", lambda: ports.runs.open_runs(budget.items)) or ()
+    one_more = budget.items + 1  # so that it is known whether some are left
+    open_runs = work.guarded("-", "listing the open runs", lambda: ports.runs.open_runs(one_more)) or ()
     found = findings(_facts(work, open_runs), ports.now())
     made: list[Finding] = []
     for number, finding in enumerate(found):
@@ -148,7 +149,9 @@ def _facts(work: _Pass, open_runs: Sequence[OpenRun]) -> Iterable[Fact]:
     ports, nothing = work.ports, "-"
     leases = work.guarded(nothing, "listing the leases", ports.runs.leases)
     clusters = work.guarded(nothing, "listing the RayClusters", ports.clusters.owned) or ()
-    untold = work.guarded(nothing, "listing runs without a last message", lambda: ports.runs.untold(work.budget.items))
+    untold = work.guarded(
+        nothing, "listing runs without a last message", lambda: ports.runs.untold(work.budget.items + 1)
+    )
     yield from work.read(open_runs, lambda r: r.run.run_id, partial(_run_fact, ports))
     yield from work.read(leases or (), lambda lease: lease.run_id, partial(_lease_fact, ports))
     if leases is not None:
