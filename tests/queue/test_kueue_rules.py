@@ -81,6 +81,7 @@ SAYINGS = {
         Standing.REFUSED,
     ),
     "deactivated": (workload(condition("Evicted", "True", "DeactivatedDueToRequeuingLimitExceeded")), Standing.REFUSED),
+    "deactivated while it runs": (workload(QUOTA, YES, condition("Evicted", "True", "Deactivated")), Standing.REFUSED),
     "switched off": (workload(active=False), Standing.REFUSED),
 }
 
@@ -88,6 +89,7 @@ SAYINGS = {
 @pytest.mark.parametrize(("said", "stands"), SAYINGS.values(), ids=SAYINGS)
 def test_conditions_are_read_as_kueue_means_them(said: WorkloadView, stands: Standing) -> None:
     assert standing(cluster(workload=said)) is stands
+    assert said.admitted is (stands is Standing.ADMITTED)
 
 
 def test_the_moment_of_admission_is_kept_and_only_while_it_holds() -> None:
