@@ -17,6 +17,7 @@ from werkzeug.serving import make_server
 from local.cloud import patches
 from local.cloud.accounts import Account, event_from
 from local.cloud.delivery import Deliveries
+from local.cloud.faults import Faults
 from local.cloud.front import Front
 from local.cloud.functions import FunctionHost
 from local.cloud.http_api import Answer, HttpApi, Route
@@ -61,7 +62,8 @@ class LocalCloud:
             }
         )
         self._cleanup.callback(deliveries.close)
-        on_match(deliveries.accept)
+        faults = Faults()
+        on_match(faults.around_delivery(deliveries.accept))
         on_status_change(self._announce)
         self._account.seed_cluster()
         front = Front(
@@ -73,7 +75,9 @@ class LocalCloud:
             config.region,
             config.admin_url,
         )
-        server = make_server(HOST, config.cloud_port, front, threaded=True, request_handler=_QuietHandler)
+        server = make_server(
+            HOST, config.cloud_port, faults.around(front), threaded=True, request_handler=_QuietHandler
+        )
         server.daemon_threads = True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True, name="cloud").start()
         self._cleanup.callback(server.shutdown)

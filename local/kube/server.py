@@ -62,7 +62,7 @@ async def serve(config: StackConfig, guard: int) -> None:
         secure = tls.server_context(config)
         await _listen(stack, api.app(), config.kube_port, secure)
         await _listen(stack, endpoint.app(), config.endpoint_port, secure)
-        await _listen(stack, Admin(hyperpod).app(), config.admin_port, None)
+        await _listen(stack, Admin(hyperpod, endpoint).app(), config.admin_port, None)
         loop = asyncio.create_task(controller.run())
         stack.push_async_callback(_cancelled, loop)
         print("READY", flush=True)
