@@ -24,6 +24,9 @@ from local.processes import StackError, ending_on_signals
 from local.stack import Stack
 from local.story.screen import Screen
 
+SCHEDULE_SPEED = 5.0
+"""The reconciler's period is five minutes: here it passes every minute, over every fault."""
+
 _BUSY_SHARE = 0.2
 """Of one core: where other programs took more than that, times say little."""
 
@@ -50,7 +53,8 @@ class Stage:
         if self._exit is None:
             self._count += 1
             self._exit = ExitStack()
-            self.stack = Stack(lambda text: self._screen.line("stack", text), self._out / f"logs-{self._count}")
+            say, logs = lambda text: self._screen.line("stack", text), self._out / f"logs-{self._count}"
+            self.stack = Stack(say, logs, schedule_speed=SCHEDULE_SPEED)
             self._exit.enter_context(self.stack)
             self._drivers = self._exit.enter_context(DriverWatch(self.stack.supervisor.note))
         return self.stack, self._drivers
