@@ -89,12 +89,20 @@ def torn_saves(play: Play) -> None:
     """Seven attempts die in the middle of a save, each at another place; each has saved a new checkpoint before."""
     play.start(steps=40, sabotage=Plan(kills=TORN))
     for attempt, kill in TORN.items():
-        play.until_driver(attempt, alive=True)
-        play.until_driver(attempt, alive=False)
+        play.until_driver_dies(attempt)
         play.hit(attempt, f"attempt {attempt} died in a save: {kill.point} {kill.part} {kill.at}")
         _nudge_until_decided(play, attempt)
-    play.notes.append(", ".join(dict.fromkeys(kill.point for kill in TORN.values())))
+        play.until_recovered()
     play.until_final()
+    told = play.outcome(len(TORN) + 1)
+    moved = told.guard.quarantined if told is not None and told.guard is not None else []
+    if not any(name.startswith("global_step_") for name in moved):
+        raise StoryFailed(
+            f"the last attempt's guard does not report the broken checkpoint that it moved aside: {moved}"
+        )
+    play.notes.append(
+        f"{', '.join(dict.fromkeys(kill.point for kill in TORN.values()))}; quarantined at last: {', '.join(moved)}"
+    )
 
 
 def _nudge_until_decided(play: Play, attempt: int) -> None:

@@ -24,7 +24,7 @@ from local.stack import Stack
 from local.story.demo import lease_holders
 from local.story.screen import Screen
 from local.story.watch import FINAL_STATES, StoryFailed, Watch
-from nightshift.contract import Manifest, Phase, Progress, RunKeys
+from nightshift.contract import Manifest, Outcome, Phase, Progress, RunKeys
 from nightshift.contract.publication import AttemptLine
 
 END_SECONDS = 180.0
@@ -77,6 +77,11 @@ class Play:
         """What the attempt reported last, read now: a fault is aimed by it."""
         body = self.stack.account.read(self.keys.progress(attempt))
         return None if body is None else Progress.from_json(body)
+
+    def outcome(self, attempt: int) -> Outcome | None:
+        """What the attempt said of itself at its end."""
+        body = self.stack.account.read(self.keys.outcome(attempt))
+        return None if body is None else Outcome.from_json(body)
 
     def line(self, attempt: int) -> AttemptLine | None:
         """The attempt as the API shows it."""
@@ -136,10 +141,15 @@ class Play:
         """The run's living drivers."""
         return self._drivers.living(self.run_id)
 
-    def until_driver(self, attempt: int, alive: bool, seconds: float = 300) -> None:
-        """The attempt's driver has come, or gone."""
-        what = f"{'start' if alive else 'death'} of the driver of attempt {attempt}"
-        self.until(what, lambda: alive == any(one.attempt == attempt for one in self.drivers()), seconds)
+    def until_driver_dies(self, attempt: int, seconds: float = 300) -> None:
+        """The attempt has had a driver, and it lives no more."""
+
+        def dead() -> bool:
+            self.expect_alive()
+            known = any(one.attempt == attempt for one in self._drivers.of(self.run_id))
+            return known and all(one.attempt != attempt for one in self.drivers())
+
+        self.until(f"death of the driver of attempt {attempt}", dead, seconds)
 
     def driver(self, attempt: int) -> Driver:
         """The living driver of an attempt."""

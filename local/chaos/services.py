@@ -58,7 +58,7 @@ def refusals(play: Play) -> None:
     play.pause(6.0)
     play.notes.append(f"{sum(times)} calls refused, then all for 5 s")
     play.calm(must_have_struck=False)
-    play.until_final()
+    recovery(play)
 
 
 def mixed_events(play: Play) -> None:
