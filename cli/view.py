@@ -55,6 +55,10 @@ def attempt(line: AttemptLine) -> str:
     seen = f", noticed by {clean(line.signal, 60)}" if line.signal else ""
     said = f"\n     {clean(line.message)}" if line.message else ""
     cost = f"{line.gpu_hours:.2f} GPU-hours"
+    if line.smaller:
+        said = f", with smaller values{said}"
+    if line.guard:
+        said += f"\n     {clean(line.guard)}"
     return f"  {line.n}. {begin}: {end}{node}{seen}; last saved step {line.last_saved_step}, {cost}{said}"
 
 
@@ -70,10 +74,15 @@ def text(view: RunView) -> str:
     lines = [
         f"{clean(view.run_id)}: {words(view.state)}{cause}",
         *([clean(view.sentence, 1_000)] if view.sentence else []),
+        *([f"waiting: {clean(view.waiting_for, 1_000)}"] if view.waiting_for else []),
         progress(view),
         f"owner {clean(view.owner)}, pool {clean(view.pool)}, asked for {clock(view.created_at)} UTC",
         f"files {clean(view.prefix)}",
     ]
+    if view.spend is not None:
+        old = " (prices older than 90 days)" if view.spend.prices_old else ""
+        day = view.spend.prices_as_of.isoformat()
+        lines.append(f"cost ${view.spend.dollars:,.2f}, attributed at list prices of {day}{old}")
     if view.errors:
         lines += ["", "To correct:", *(f"  {clean(one.field)}: {clean(one.problem)}" for one in view.errors)]
     if view.attempts:

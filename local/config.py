@@ -34,6 +34,9 @@ class StackConfig(BaseModel):
     namespace: str = "nightshift"
     bucket: str = "nightshift-local-artifacts"
     worker_nodes: int = 3
+    schedule_speed: float = 1.0
+    """Scheduled rules come this many times faster than their rate says."""
+
     spare_joins_after: float = 0.0
     """Seconds between a node's loss and the arrival of its replacement in Kubernetes."""
 

@@ -1,4 +1,5 @@
-"""Command line: ``run`` is the Ray job's entrypoint, ``verify`` checks a publication in a fresh process."""
+"""Command line: ``run`` is the Ray job's entrypoint, ``verify`` checks a publication in a fresh process, ``plan`` says
+what a spec means."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from nightshift.contract import ExitCode
 
@@ -28,13 +30,18 @@ def _at_least(low: int) -> Callable[[str], int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The two commands and their arguments."""
+    """The commands and their arguments."""
     top = _Parser(prog="training_job", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
     run = commands.add_parser("run", help="one attempt of a run")
     run.add_argument("--attempt", type=_at_least(1), required=True, help="number of the attempt, from 1")
     run.add_argument("--floor", type=_at_least(0), required=True, help="last step that was verified after its save")
+    run.add_argument("--smaller", action="store_true", help="train with the spec's recovery.on_out_of_memory values")
     verify = commands.add_parser("verify", help="read a publication back and check it")
+    plan = commands.add_parser("plan", help="what a spec means and what speaks against it; starts nothing")
+    plan.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
+    plan.add_argument("--train-rows", type=_at_least(1), help="rows of the training set, where it is a parquet file")
+    plan.add_argument("--model", type=Path, help="a folder with the base model's config.json, for the memory estimate")
     for command in (run, verify):
         command.add_argument("--bucket", required=True)
         command.add_argument("--run-id", required=True)
@@ -50,9 +57,13 @@ def main(arguments: list[str] | None = None) -> int:
         from training_job.verify import verify
 
         return verify(args.bucket, args.run_id)
+    if args.command == "plan":
+        from training_job.plan import main as plan
+
+        return plan(args.spec, args.train_rows, args.model)
     from training_job.run import run
 
-    return run(args.bucket, args.run_id, args.attempt, args.floor)
+    return run(args.bucket, args.run_id, args.attempt, args.floor, args.smaller)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ rank, ``fsdp_config.json``, ``huggingface/`` and ``lora_adapter/``; ``latest_ckp
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -23,7 +24,9 @@ PARTS: Final = ("model", "optim", "extra_state")
 ADAPTER_FILES: Final = ("adapter_config.json", "adapter_model.safetensors")
 _STEP_FOLDER: Final = re.compile(r"^global_step_(\d+)$")
 _RANK_FILE: Final = re.compile(r"^model_world_size_(\d+)_rank_(\d+)\.pt$")
-_MAX_HEADER: Final = 100_000_000
+_MAX_JSON: Final = 10_000_000
+"""Bytes of the largest configuration or safetensors header that is read."""
+_MAX_POINTER: Final = 100
 
 
 def part_file(part: str, world_size: int = 1, rank: int = 0) -> str:
@@ -51,14 +54,15 @@ class Pointer:
 def read_pointer(path: Path) -> Pointer:
     """Raises StorageUnreachable where the file is there but cannot be read."""
     try:
-        text = path.read_bytes()[:100].decode("ascii", "replace").strip()
+        with path.open("rb") as file:  # whatever lies there: no more than a step needs is read
+            text = file.read(_MAX_POINTER).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return Pointer(None, "the pointer is missing")
     except OSError as error:
         raise StorageUnreachable(f"{path} cannot be read: {error}") from error
     if not text:
         return Pointer(None, "the pointer is empty")
-    if not re.fullmatch(r"\d{1,12}", text):
+    if not re.fullmatch(r"[0-9]{1,12}", text):
         return Pointer(None, f"the pointer holds {text[:40]!r}, which is no step")
     return Pointer(int(text))
 
@@ -77,13 +81,15 @@ def problems_of_files(folder: Path) -> list[str]:
     policy = folder / "policy"
     expected = [folder / "trainer_state.pt", folder / "data.pt", policy / "fsdp_config.json"]
     expected += [policy / "huggingface" / "config.json", *(policy / "lora_adapter" / name for name in ADAPTER_FILES)]
-    world = _world_size(policy)
+    world = world_size_of(folder)
     expected += [policy / part_file(part, world, rank) for part in PARTS for rank in range(world)]
     found = [(path, _problem_of(path)) for path in expected]
     return [f"{path.relative_to(folder)}: {problem}" for path, problem in found if problem]
 
 
-def _world_size(policy: Path) -> int:
+def world_size_of(folder: Path) -> int:
+    """How many ranks saved a checkpoint, by the names of its files; 1 where none has one."""
+    policy = folder / "policy"
     try:
         names = [entry.name for entry in policy.iterdir()] if policy.is_dir() else []
     except OSError as error:
@@ -92,19 +98,27 @@ def _world_size(policy: Path) -> int:
 
 
 def _problem_of(path: Path) -> str | None:
+    """Whatever the bytes are, the answer is a problem or none; only a storage that does not give them raises."""
     try:
         if path.suffix == ".pt":
             return _problem_of_archive(path)
         if path.suffix == ".safetensors":
             return _problem_of_safetensors(path)
-        json.loads(path.read_bytes())
-        return None
-    except (FileNotFoundError, NotADirectoryError):
+        return _problem_of_json(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return "missing"
     except OSError as error:
+        if error.errno == errno.EINVAL:  # an offset inside the file leads before its beginning
+            return f"not a whole file ({error})"
         raise StorageUnreachable(f"{path} cannot be read: {error}") from error
-    except ValueError as error:
-        return f"not JSON ({error})"
+    except (ValueError, RecursionError) as error:
+        return f"not JSON ({str(error)[:200]})"
+
+
+def _problem_of_json(path: Path) -> str | None:
+    if path.stat().st_size > _MAX_JSON:
+        return f"more than {_MAX_JSON} bytes, which no configuration has"
+    return None if isinstance(json.loads(path.read_bytes()), dict) else "not a JSON object"
 
 
 def _problem_of_archive(path: Path) -> str | None:
@@ -112,19 +126,24 @@ def _problem_of_archive(path: Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
         return f"{broken} has another checksum than was written" if broken else None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        return f"not a whole archive ({error})"
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile raises a dozen kinds for bytes that only look like an archive
+        return f"not a whole archive ({type(error).__name__}: {str(error)[:200]})"
 
 
 def _problem_of_safetensors(path: Path) -> str | None:
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else _MAX_HEADER
-        if length >= min(size, _MAX_HEADER):
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else _MAX_JSON
+        if length >= min(size, _MAX_JSON):
             return "not a whole safetensors file"
         header = json.loads(file.read(length))
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    try:
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+    except (AttributeError, TypeError, KeyError, IndexError, OverflowError) as error:
+        return f"its header is none of a safetensors file ({type(error).__name__})"
     return None if ends and 8 + length + max(ends) == size else f"{size} bytes are not what its header says"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from nightshift.contract import ExitCode, OutcomeCause
+from nightshift.contract.failures import cause_of_text
 
 _TRACEBACK_LINES: Final = 12
 _STORAGE_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -80,8 +81,24 @@ class EngineFailure(JobError):
     outcome = OutcomeCause.ENGINE_FAILURE
 
 
+class NcclFailure(JobError):
+    outcome = OutcomeCause.NCCL_FAILURE
+
+
+class GpuFailed(JobError):
+    outcome = OutcomeCause.GPU_FAILED
+
+
 class OutOfMemory(JobError):
     outcome = OutcomeCause.GPU_OUT_OF_MEMORY
+
+
+class HostOutOfMemory(JobError):
+    outcome = OutcomeCause.HOST_OUT_OF_MEMORY
+
+
+class EngineMisconfigured(JobError):
+    outcome = OutcomeCause.BAD_CONFIGURATION
 
 
 class CredentialsExpired(JobError):
@@ -90,6 +107,23 @@ class CredentialsExpired(JobError):
 
 class CodeError(JobError):
     outcome = OutcomeCause.CODE_ERROR
+
+
+_BY_WORDS: Final[dict[OutcomeCause, tuple[type[JobError], str]]] = {
+    OutcomeCause.BAD_CONFIGURATION: (
+        EngineMisconfigured,
+        "training.gpu_memory_utilization or lengths do not fit the GPU",
+    ),
+    OutcomeCause.GPU_OUT_OF_MEMORY: (OutOfMemory, "out of memory"),
+    OutcomeCause.GPU_FAILED: (GpuFailed, "a GPU reported a fault"),
+    OutcomeCause.HOST_OUT_OF_MEMORY: (HostOutOfMemory, "out of main memory"),
+    OutcomeCause.NCCL_FAILURE: (NcclFailure, "the GPUs' communication failed"),
+    OutcomeCause.STORAGE_FULL: (StorageFull, "no space is left on the shared filesystem"),
+    OutcomeCause.STORAGE_UNREACHABLE: (StorageUnreachable, "storage does not answer"),
+    OutcomeCause.CREDENTIALS_EXPIRED: (CredentialsExpired, "AWS credentials are missing or expired"),
+    OutcomeCause.ENGINE_FAILURE: (EngineFailure, "an inference engine died"),
+}
+"""What the words of an exception can say about its cause."""
 
 
 class Terminated(BaseException):
@@ -102,6 +136,9 @@ EXIT_CODES: Final[dict[OutcomeCause, ExitCode]] = {
     OutcomeCause.STOPPED_ON_REQUEST: ExitCode.OK,
     OutcomeCause.WORKER_LOST: ExitCode.TEMPORARY,
     OutcomeCause.GPU_OUT_OF_MEMORY: ExitCode.SOFTWARE,
+    OutcomeCause.HOST_OUT_OF_MEMORY: ExitCode.SOFTWARE,
+    OutcomeCause.GPU_FAILED: ExitCode.TEMPORARY,
+    OutcomeCause.NCCL_FAILURE: ExitCode.TEMPORARY,
     OutcomeCause.ENGINE_FAILURE: ExitCode.TEMPORARY,
     OutcomeCause.CREDENTIALS_EXPIRED: ExitCode.TEMPORARY,
     OutcomeCause.STORAGE_FULL: ExitCode.TEMPORARY,
@@ -137,15 +174,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _known(error: BaseException) -> JobError | None:
-    # Compared by name: torch, ray and botocore are imported only by those who need them.
+    """By what the exception is, where that says more than its words; else by its words. Compared by name: torch, ray and
+    botocore are imported only by those who need them."""
     if isinstance(error, JobError):
         return error
     names = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
-    if names & {"OutOfMemoryError", "MemoryError"} or "CUDA out of memory" in text:
-        return OutOfMemory(f"out of memory: {text}")
-    if names & _WORKER_ERRORS or "GetTimeoutError" in names:
-        return WorkerLost(f"a rollout worker was lost ({type(error).__name__}): {text}")
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return HostOutOfMemory(f"out of main memory: {text}")
     if isinstance(error, OSError) and error.errno in _STORAGE_FULL:
         return StorageFull(f"no space is left on the shared filesystem: {text}")
     if isinstance(error, OSError) and error.errno in _STORAGE_GONE:
@@ -154,7 +190,22 @@ def _known(error: BaseException) -> JobError | None:
         return CredentialsExpired(f"AWS credentials are missing or expired: {text}")
     if names & _NETWORK_ERRORS:
         return StorageUnreachable(f"S3 does not answer: {text}")
+    said = cause_of_text(f"{type(error).__name__}: {text}")
+    if said is not None and said is not OutcomeCause.WORKER_LOST:
+        kind, words = _BY_WORDS[said]
+        return kind(f"{words}: {text}")
+    if "OutOfMemoryError" in names:
+        return _out_of_memory(error)
+    if said is OutcomeCause.WORKER_LOST or names & _WORKER_ERRORS or "GetTimeoutError" in names:
+        return WorkerLost(f"a rollout worker was lost ({type(error).__name__}): {text}")
     return None
+
+
+def _out_of_memory(error: BaseException) -> JobError:
+    """torch and Ray have an exception of this name: of a GPU's memory, and of the node's."""
+    if type(error).__module__.split(".", 1)[0] == "ray":
+        return HostOutOfMemory(f"out of main memory: {error}")
+    return OutOfMemory(f"out of memory: {error}")
 
 
 def _client_code(error: BaseException) -> str | None:

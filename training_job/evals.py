@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from nightshift.contract import EvalRow, EvalSet, EvalSummary, RunKeys, RunSpec, SharedPaths, wilson_interval
+from nightshift.contract.reading import Unreadable
 from training_job.clock import now
 from training_job.files import write_atomically
-from training_job.store import ObjectStore, Uploader
+from training_job.store import ObjectStore, Uploader, read
 
 
 @dataclass(frozen=True)
@@ -119,15 +118,16 @@ def dump_eval(paths: SharedPaths, spec: RunSpec, summary: EvalSummary, episodes:
 
 
 def published_summaries(store: ObjectStore, run_id: str) -> list[EvalSummary]:
-    """All summaries that any attempt has published, by set, step and attempt. What is no summary is passed over."""
-    found = []
-    for key in store.listing(RunKeys(run_id).evals):
-        content = store.get(key) if key.endswith(".json") else None
-        if content is not None:
-            try:
-                found.append(EvalSummary.from_json(content))
-            except ValidationError:
-                continue
+    """All summaries that any attempt has published, by set, step and attempt. What is no summary, or another one than its
+    key says, is passed over."""
+    keys, found = RunKeys(run_id), []
+    for key in store.listing(keys.evals):
+        try:
+            one = read(store, EvalSummary, key) if key.endswith(".json") else None
+        except Unreadable:
+            continue
+        if one is not None and one.run_id == run_id and key == keys.eval_summary(one.attempt, one.step, one.eval_set):
+            found.append(one)
     return sorted(found, key=lambda s: (s.eval_set, s.step, s.attempt))
 
 

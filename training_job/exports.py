@@ -41,8 +41,19 @@ def _point_to_source(path: Path, source: str) -> None:
     """The trainer's local path means nothing elsewhere: name the base model as the spec does."""
     config = json.loads(path.read_text())
     config["base_model_name_or_path"] = source
-    config["target_modules"] = sorted(config["target_modules"])
+    if isinstance(config["target_modules"], list):
+        config["target_modules"] = sorted(config["target_modules"])
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def adopt_export(paths: SharedPaths, spec: RunSpec, step: int, base: Path) -> Path:
+    """An export that SkyRL has written in place: it names the base model as the spec does, and says what it is."""
+    folder = paths.export(step)
+    _point_to_source(folder / ADAPTER_CONFIG, spec.model.source)
+    if not (folder / "config.json").is_file():
+        shutil.copyfile(base / "config.json", folder / "config.json")
+    (folder / "README.md").write_text(_readme(spec, step))
+    return folder
 
 
 def _readme(spec: RunSpec, step: int) -> str:

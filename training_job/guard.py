@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nightshift.contract import GuardReport, SharedPaths
-from training_job.checkpoints import Pointer, problems_of_files, read_pointer, steps_on_disk, write_pointer
-from training_job.errors import CheckpointUnusable, StorageUnreachable
+from training_job.checkpoints import (
+    Pointer,
+    problems_of_files,
+    read_pointer,
+    steps_on_disk,
+    world_size_of,
+    write_pointer,
+)
+from training_job.errors import BadConfiguration, CheckpointUnusable, StorageUnreachable
 
 Check = Callable[[Path, int], list[str]]
 """(folder, step) -> what is wrong with a checkpoint."""
@@ -35,14 +42,22 @@ def files_only(folder: Path, step: int) -> list[str]:
 
 
 def guard(
-    paths: SharedPaths, floor: int, max_rollback_steps: int, attempt: int, check: Check = files_only
+    paths: SharedPaths,
+    floor: int,
+    max_rollback_steps: int,
+    attempt: int,
+    check: Check = files_only,
+    world_size: int | None = None,
 ) -> GuardReport:
     """Check, quarantine and repair, and hold the floor; then ``resume_mode=latest`` resumes at ``resumed_step``.
 
-    Raises CheckpointUnusable where the run may not start from what is there, and StorageUnreachable where the shared
-    mount cannot be read: that proves nothing, so nothing is moved for it.
+    Raises CheckpointUnusable where the run may not start from what is there, BadConfiguration where it was saved by another
+    number of ranks than ``world_size``, and StorageUnreachable where the shared mount cannot be read: that proves nothing,
+    so nothing is moved for it.
     """
     report = repair(paths, floor, attempt, check)
+    if world_size is not None:
+        hold_world_size(paths, report, world_size)
     hold_floor(paths, report, max_rollback_steps)
     return report
 
@@ -76,6 +91,19 @@ def repair(paths: SharedPaths, floor: int, attempt: int, check: Check = files_on
         repaired_pointer=repaired,
         notes=findings.notes[:50],
     )
+
+
+def hold_world_size(paths: SharedPaths, report: GuardReport, world_size: int) -> None:
+    """Raises BadConfiguration for a whole checkpoint that so many ranks cannot load: its files are one a rank, and SkyRL
+    would fail on the first that is missing, after the engines are up. Nothing is wrong with the checkpoint: it stays."""
+    step = report.resumed_step
+    saved_by = world_size_of(paths.checkpoint(step)) if step else world_size
+    if saved_by != world_size:
+        raise BadConfiguration(
+            "topology.workers",
+            f"the checkpoint of step {step} was saved by {saved_by} GPUs and can only be loaded by as many, but count x gpus "
+            f"is {world_size}: ask for {saved_by} GPUs in all, or start a new run",
+        )
 
 
 def hold_floor(paths: SharedPaths, report: GuardReport, max_rollback_steps: int) -> None:

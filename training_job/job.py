@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from nightshift.contract import (
     EvalSummary,
@@ -16,10 +17,15 @@ from nightshift.contract import (
     RunSpec,
     SharedPaths,
 )
+from nightshift.contract.spec import SmallerValues
 from training_job.clock import Stopwatch, now
 from training_job.errors import EXIT_CODES
+from training_job.guard import hold_floor, hold_world_size
 from training_job.progress import ProgressReporter
 from training_job.store import ObjectStore, Uploader
+
+TOLD_NOTES: Final = 10
+"""Notes of the guard in the progress, which is small; the outcome has them all."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Record:
     """What an attempt has done so far; filled as it goes on, so that a failure still tells it."""
 
     guard: GuardReport | None = None
+    smaller: SmallerValues | None = None
     evals: list[EvalSummary] = field(default_factory=list)
     final_export: ExportRecord | None = None
 
@@ -54,6 +61,22 @@ class Job:
     record: Record
     watch: Stopwatch
     say: Callable[[str], None] = print
+
+    def begin(self, report: GuardReport, world_size: int) -> int:
+        """Tell what the guard found, hold what must hold before a start, and answer the step to begin at.
+
+        Raises BadConfiguration where other than ``world_size`` ranks saved the checkpoint, and CheckpointUnusable below the
+        floor; the record and the progress have the report by then.
+        """
+        step = report.resumed_step
+        self.record.guard = report
+        told = report.model_copy(update={"notes": report.notes[:TOLD_NOTES]})
+        self.reporter.report(step=step, resumed_step=step, saved_step=step, guard=told)
+        for note in report.notes:
+            self.say(f"guard: {note}")
+        hold_world_size(self.paths, report, world_size)
+        hold_floor(self.paths, report, self.spec.max_rollback_steps)
+        return step
 
     def enter(self, phase: Phase) -> None:
         """Report a phase change."""
@@ -80,6 +103,7 @@ def outcome_of(progress: Progress, record: Record, cause: OutcomeCause, message:
         saved_step=progress.saved_step,
         exit_code=int(EXIT_CODES[cause]),
         guard=record.guard,
+        smaller=record.smaller,
         evals=record.evals,
         final_export=record.final_export,
         at=now(),

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from nightshift.contract import EvalSet, EvalSummary, Progress, RunKeys
+from nightshift.contract.reading import Unreadable
 from training_job.curve import draw_curve
 from training_job.evals import Episode, published_summaries
 from training_job.job import Job
 from training_job.plug import ceiling, load_object, open_items
+from training_job.store import read
 
 _MARKED_ATTEMPTS: Final = 20
 
@@ -52,10 +54,13 @@ def _resumed_steps(job: Job) -> dict[int, int]:
     """Attempt -> the step at which it began, as it reported; attempts that never came so far are left out."""
     keys, found = RunKeys(job.spec.run_id), {}
     for attempt in range(max(2, job.attempt - _MARKED_ATTEMPTS), job.attempt):
-        content = job.store.get(keys.progress(attempt))
-        step = Progress.from_json(content).resumed_step if content else None
-        if step is not None:
-            found[attempt] = step
+        try:
+            progress = read(job.store, Progress, keys.progress(attempt))
+        except Unreadable as problem:
+            job.say(f"{keys.progress(attempt)} is not believed: {problem}")
+            continue
+        if progress is not None and progress.resumed_step is not None:
+            found[attempt] = progress.resumed_step
     if job.attempt > 1:
         found[job.attempt] = job.reporter.current.resumed_step or 0
     return found

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from nightshift.contract import Control, ControlCommand, Phase, Progress, RunKeys
+from nightshift.contract.reading import Unreadable
 from training_job.clock import now
-from training_job.store import ObjectStore
+from training_job.store import ObjectStore, read
 
 MIN_GAP: Final = 0.25
 """Seconds between two writes; of the values in between only the last is written."""
@@ -32,6 +31,7 @@ class ProgressReporter:
         self._store, self._keys, self._warn = store, RunKeys(first.run_id), warn
         self._current = first.model_copy(update={"acknowledged": acknowledged})
         self._control: Control | None = None
+        self._refused = ""
         self._changed = threading.Condition()
         self._written: Progress | None = None
         self._stopping = False
@@ -115,17 +115,22 @@ class ProgressReporter:
 
     def _look_at_control(self) -> None:
         try:
-            content = self._store.get(self._keys.control)
-            if content is None:
-                return
-            control = Control.from_json(content)
-        except ValidationError as error:
-            self._warn(f"control.json is not a control request and is left alone: {error.error_count()} errors")
+            control = read(self._store, Control, self._keys.control)
+        except Unreadable as problem:
+            self._refuse(str(problem))
         except Exception as error:  # noqa: BLE001 - the same: the next look tries again
             self._warn(f"control.json could not be read: {type(error).__name__}: {str(error)[:200]}")
         else:
-            if control.run_id == self._current.run_id:
-                self._control = control
+            if control is not None and control.run_id != self._current.run_id:
+                self._refuse(f"it is of run {control.run_id[:40]}")
+            elif control is not None:
+                self._control, self._refused = control, ""
+
+    def _refuse(self, problem: str) -> None:
+        """Told once: control.json is read every second."""
+        if problem != self._refused:
+            self._refused = problem
+            self._warn(f"{self._keys.control} is not believed: {problem}")
 
 
 def wants_stop(control: Control | None) -> bool:

@@ -6,20 +6,22 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
-
-from pydantic import ValidationError
+from typing import Any, Final, NoReturn, Protocol
 
 from nightshift.contract import Control, ExitCode, Outcome, OutcomeCause, Phase, Progress, RunKeys, RunSpec, SharedPaths
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
+from nightshift.contract.reading import Unreadable
+from nightshift.contract.smaller import FIELD, with_smaller_values
 from nightshift.contract.spec import Trainer
 from training_job.clock import Stopwatch, process_age
 from training_job.errors import BadConfiguration, JobError, Terminated, classify
 from training_job.job import Ended, Job, Record, first_progress, outcome_of
 from training_job.progress import ProgressReporter, wants_stop
-from training_job.store import ObjectStore, S3Store, Uploader
+from training_job.store import ObjectStore, S3Store, Uploader, read
 
 _FLUSH_SECONDS: Final = 60.0
 _HURRY_SECONDS: Final = 1.5
@@ -32,21 +34,32 @@ def shared_paths(run_id: str) -> SharedPaths:
 
 
 def read_spec(store: ObjectStore, run_id: str) -> RunSpec:
-    """spec.json of the run. Raises BadConfiguration with the first wrong field."""
-    content = store.get(RunKeys(run_id).spec)
-    if content is None:
-        raise BadConfiguration("run_id", f"{RunKeys(run_id).spec} does not exist: was the run admitted?")
+    """spec.json of the run. Raises BadConfiguration that names the object and its first wrong fields."""
+    key = RunKeys(run_id).spec
     try:
-        spec = RunSpec.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadConfiguration(".".join(map(str, first["loc"])) or "spec", first["msg"]) from error
+        spec = read(store, RunSpec, key)
+    except Unreadable as problem:
+        raise BadConfiguration("spec", f"{key} cannot be used: {problem}") from problem
+    if spec is None:
+        raise BadConfiguration("run_id", f"{key} does not exist: was the run admitted?")
     if spec.run_id != run_id:
         raise BadConfiguration("run_id", f"spec.json is of run {spec.run_id}, not {run_id}")
     return spec
 
 
-def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
+def spec_of_attempt(spec: RunSpec, smaller: bool, record: Record) -> RunSpec:
+    """What the attempt trains with: the spec, or the spec with its smaller values after an out of memory; noted in the
+    record. Raises BadConfiguration where it names none."""
+    if not smaller:
+        return spec
+    if spec.recovery.on_out_of_memory is None:
+        raise BadConfiguration(FIELD, "the attempt was asked to train with smaller values, and none are given")
+    record.smaller = spec.recovery.on_out_of_memory
+    say(f"smaller values after an out of memory: {record.smaller.model_dump_json(exclude_none=True)}")
+    return with_smaller_values(spec)
+
+
+def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = False) -> int:
     """Run one attempt; returns the exit code. Everything that ends it, but a killed process, ends in outcome.json.
 
     SIGTERM ends it within seconds; an outcome is written then only if control.json had asked for a stop: a job that is
@@ -56,14 +69,13 @@ def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
     watch.add("setup: start of the process", process_age())
     with watch.measure("setup: spec"):
         store = S3Store(bucket)
-        keys = RunKeys(run_id)
-        acknowledged = _acknowledged_before(store, keys, attempt)
     reporter: ProgressReporter | None = None
     record = Record()
     on_sigterm()
     try:
         with watch.measure("setup: spec"):
-            spec = read_spec(store, run_id)
+            acknowledged = _acknowledged_before(store, RunKeys(run_id), attempt)
+            spec = spec_of_attempt(read_spec(store, run_id), smaller, record)
         first = first_progress(run_id, attempt, spec.training.total_steps, floor)
         reporter = ProgressReporter(store, first, acknowledged, say)
         job = Job(
@@ -73,7 +85,7 @@ def run(bucket: str, run_id: str, attempt: int, floor: int) -> int:
     except Terminated:
         return _terminated(store, reporter, record)
     except Exception as error:  # noqa: BLE001 - the job's outermost: whatever it is becomes an outcome
-        return _failed(store, reporter, record, classify(error), first_progress(run_id, attempt, 1, floor))
+        return _failed(store, reporter, record, classify(error), first_progress(run_id, attempt, max(1, floor), floor))
 
 
 def say(line: str) -> None:
@@ -93,19 +105,50 @@ def on_sigterm() -> None:
 
 def _acknowledged_before(store: ObjectStore, keys: RunKeys, attempt: int) -> int:
     """The highest control request that the attempt before has carried out: it is not carried out again."""
-    content = store.get(keys.progress(attempt - 1)) if attempt > 1 else None
-    try:
-        return Progress.from_json(content).acknowledged if content else 0
-    except ValidationError:
+    if attempt == 1:
         return 0
+    key = keys.progress(attempt - 1)
+    try:
+        before = read(store, Progress, key)
+    except Unreadable as problem:
+        say(f"{key} is not believed: {problem}")
+        return 0
+    if before is None or (before.run_id, before.attempt) == (keys.run_id, attempt - 1):
+        return before.acknowledged if before is not None else 0
+    say(f"{key} is not believed: it is of run {before.run_id[:40]}, attempt {before.attempt}")
+    return 0
+
+
+class TrainerOfJob(Protocol):
+    """``step`` is where it is; ``last_examined`` the last eval's episodes, as far as it keeps them."""
+
+    last_examined: Sequence[Any]
+
+    @property
+    def step(self) -> int: ...
+
+    def run(self) -> Ended: ...
+
+
+def _trainer(job: Job) -> TrainerOfJob:
+    """Imported late: each needs what the other's image may lack."""
+    match job.spec.training.trainer:
+        case Trainer.LOCAL:
+            from training_job.trainers.local.trainer import LocalTrainer
+
+            return LocalTrainer(job, after_connect=on_sigterm)
+        case Trainer.SKYRL:
+            if find_spec("skyrl") is None:
+                raise BadConfiguration(
+                    "training.trainer", "this image has no SkyRL: build it from container/Dockerfile"
+                )
+            from training_job.trainers.skyrl.trainer import SkyRLTrainer
+
+            return SkyRLTrainer(job, after_connect=on_sigterm)
 
 
 def _train(job: Job) -> Ended:
-    if job.spec.training.trainer is not Trainer.LOCAL:
-        raise BadConfiguration("training.trainer", f"this image has no {job.spec.training.trainer} trainer")
-    from training_job.trainers.local.trainer import LocalTrainer
-
-    trainer = LocalTrainer(job, after_connect=on_sigterm)
+    trainer = _trainer(job)
     try:
         ended = trainer.run()
     except Exception as error:

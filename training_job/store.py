@@ -7,11 +7,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-from nightshift.contract import FileDigest
+from nightshift.contract import FileDigest, Model
+from nightshift.contract.reading import MAX_DOCUMENT, Unreadable, read_document
 from training_job.errors import StorageUnreachable, classify
 
+M = TypeVar("M", bound=Model)
 _CONTENT_TYPES: Final = {".json": "application/json", ".jsonl": "application/x-ndjson", ".png": "image/png"}
 
 
@@ -24,6 +26,9 @@ class ObjectStore(Protocol):
     """One bucket. Missing objects are None; every other failure raises."""
 
     def get(self, key: str) -> bytes | None: ...
+
+    def get_small(self, key: str, limit: int) -> bytes | None:
+        """Raises Unreadable for an object of more than ``limit`` bytes, of which nothing is read then."""
 
     def put(self, key: str, content: bytes) -> None: ...
 
@@ -42,15 +47,30 @@ class S3Store:
         self._client: Any = boto3.client("s3", config=Config(connect_timeout=5, read_timeout=20, retries=retries))
 
     def get(self, key: str) -> bytes | None:
+        found = self._open(key)
+        return None if found is None else self._content(found)
+
+    def get_small(self, key: str, limit: int) -> bytes | None:
+        found = self._open(key)
+        if found is not None and int(found["ContentLength"]) > limit:
+            found["Body"].close()
+            raise Unreadable(f"its {found['ContentLength']} bytes are more than {limit}")
+        return None if found is None else self._content(found)
+
+    def _open(self, key: str) -> Any:
         from botocore.exceptions import ClientError
 
         try:
-            content: bytes = self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
-            return content
+            return self._client.get_object(Bucket=self.bucket, Key=key)
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
                 return None
             raise
+
+    @staticmethod
+    def _content(found: Any) -> bytes:
+        content: bytes = found["Body"].read()
+        return content
 
     def put(self, key: str, content: bytes) -> None:
         kind = _CONTENT_TYPES.get(key[key.rfind(".") :], "application/octet-stream")
@@ -60,6 +80,12 @@ class S3Store:
         """Key -> entity tag of every object below a prefix."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return {entry["Key"]: entry["ETag"] for page in pages for entry in page.get("Contents", [])}
+
+
+def read(store: ObjectStore, kind: type[M], key: str) -> M | None:
+    """The document at a key; None where there is none. Raises Unreadable where the object is no such document."""
+    content = store.get_small(key, MAX_DOCUMENT)
+    return None if content is None else read_document(kind, content).document
 
 
 def split_uri(uri: str) -> tuple[str, str]:

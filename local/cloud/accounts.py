@@ -87,9 +87,13 @@ class Account:
 
     def deliver_event(self, event: Mapping[str, Any]) -> None:
         """Give an event to every rule of the default bus that matches it."""
-        bus = events_backends[self._config.account][self._config.region].event_buses["default"]
-        for rule in list(bus.rules.values()):
+        for rule in self.rules():
             rule.send_to_targets(cast(Any, dict(event)))
+
+    def rules(self) -> list[Any]:
+        """Rules of the default bus."""
+        bus = events_backends[self._config.account][self._config.region].event_buses["default"]
+        return list(bus.rules.values())
 
     def seed_cluster(self) -> None:
         """The EKS cluster exists before the stack, at the local Kubernetes API's address."""

@@ -23,6 +23,7 @@ from local.cloud.functions import FunctionHost
 from local.cloud.http_api import Answer, HttpApi, Route
 from local.cloud.patches.events import on_match
 from local.cloud.patches.executions import on_status_change
+from local.cloud.schedule import Clock
 from local.cloud.slack import PlannedAnswer, SlackReceiver
 from local.cloud.status_events import status_event
 from local.config import HOST, StackConfig
@@ -63,7 +64,11 @@ class LocalCloud:
         )
         self._cleanup.callback(deliveries.close)
         faults = Faults()
-        on_match(faults.around_delivery(deliveries.accept))
+        deliver = faults.around_delivery(deliveries.accept)
+        on_match(deliver)
+        clock = Clock(self._account.rules, deliver, config.schedule_speed)
+        clock.start()
+        self._cleanup.callback(clock.close)
         on_status_change(self._announce)
         self._account.seed_cluster()
         front = Front(

@@ -22,7 +22,7 @@ Environ = dict[str, Any]
 WsgiApp = Callable[[Environ, Any], Iterable[bytes]]
 
 FUNCTIONS_PREFIX = "/2015-03-31/functions/"
-HYPERPOD_CALLS = {"DescribeCluster", "ListClusterNodes", "DescribeClusterNode"}
+HYPERPOD_CALLS = {"DescribeCluster", "ListClusterNodes", "DescribeClusterNode", "BatchReplaceClusterNodes"}
 MAX_SYNC_BYTES = 6 * 1024 * 1024
 MAX_ASYNC_BYTES = 1024 * 1024
 JSON = {"Content-Type": "application/json"}
@@ -30,7 +30,7 @@ REASONS = {200: "OK", 201: "Created", 202: "Accepted", 400: "Bad Request", 403: 
 
 
 class Front:
-    """``local`` answers the routes below /_local; ``hyperpod_url`` answers three calls of SageMaker."""
+    """``local`` answers the routes below /_local; ``hyperpod_url`` answers four calls of SageMaker."""
 
     def __init__(
         self,

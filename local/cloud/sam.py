@@ -28,7 +28,7 @@ DROPPED = {
     "AWS::Lambda::Permission": "nobody but this stack's own triggers can call a function here",
     "AWS::S3::BucketPolicy": "its only statement demands TLS, which is not used on the loopback interface",
     "AWS::SQS::QueuePolicy": "queues here take messages from the data plane without a policy",
-    "AWS::Scheduler::Schedule": "nothing runs by the clock here; a test calls the function itself",
+    "AWS::Scheduler::Schedule": "the local clock serves rules with a rate only; a test calls the function itself",
 }
 
 KNOWN = {

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from local.config import StackConfig
-from local.kube import admission, errors
+from local.kube import admission, errors, kueue
 from local.kube.controller import Controller
 from local.kube.endpoint import Tokens
 from local.kube.errors import Json, KubeError
@@ -32,6 +32,8 @@ FIELDS = {
     RAY_CLUSTER: frozenset({"metadata.name", "metadata.namespace"}),
     POD: frozenset({"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase"}),
     NODE: frozenset({"metadata.name"}),
+    kueue.WORKLOAD: frozenset({"metadata.name"}),
+    kueue.LOCAL_QUEUE: frozenset({"metadata.name"}),
     EVENT: frozenset(
         {"metadata.name", "involvedObject.name", "involvedObject.kind", "involvedObject.uid", "reason", "type"}
     ),
@@ -56,6 +58,8 @@ class KubeApi:
         self._config, self._store, self._controller = config, store, controller
         self._who, self._tokens = who, tokens
         self.creators: dict[str, str] = {}
+        self.admit_object: Callable[[Json], None] = lambda _: None
+        """Webhooks of others: they may change or refuse a RayCluster that is being created."""
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY)
@@ -80,6 +84,7 @@ class KubeApi:
                 web.get("/api/v1/nodes/{name}", self._getter(NODE)),
                 web.get("/api/v1/namespaces/{namespace}/events", self._lister(EVENT)),
                 web.post(connections, self._connect),
+                *kueue.api_routes(self._lister, self._getter),
             ]
         )
         return app
@@ -152,6 +157,7 @@ class KubeApi:
             metadata.pop(name, None)
         cluster.pop("status", None)  # a subresource: ignored at creation
         admission.admit(cluster)
+        self.admit_object(cluster)
         if request.query.get("dryRun") == "All":
             return reply(cluster, 201)
         created = self._store.add(RAY_CLUSTER, cluster)

@@ -44,7 +44,8 @@ def next_status(cluster: Json, pods: list[Json], failure: str | None, now: str) 
     desired = 0 if cluster["spec"].get("suspend") else sum(group["replicas"] for group in groups)
     ready_workers = sum(map(ready, workers))
     all_ready = head is not None and ready(head) and ready_workers == desired
-    provisioned = _is_true(old, "RayClusterProvisioned") or all_ready
+    suspended = bool(cluster["spec"].get("suspend")) and not pods
+    provisioned = (_is_true(old, "RayClusterProvisioned") or all_ready) and not suspended
     counts = {
         "desiredWorkerReplicas": desired,
         "readyWorkerReplicas": ready_workers,
@@ -55,7 +56,7 @@ def next_status(cluster: Json, pods: list[Json], failure: str | None, now: str) 
     }
     status: Json = {name: count for name, count in counts.items() if count}
     status |= _desired_resources(cluster)
-    state = "ready" if all_ready else old.get("state")
+    state = "suspended" if suspended else "ready" if all_ready else old.get("state")
     if state:
         status["state"] = state
         since = old.get("stateTransitionTimes", {}).get(state, now)
@@ -63,6 +64,10 @@ def next_status(cluster: Json, pods: list[Json], failure: str | None, now: str) 
     status["head"] = _head(cluster, head)
     status["endpoints"] = {"client": "10001", "dashboard": "8265", "gcs-server": "6379", "metrics": "8080"}
     conditions = [_head_condition(head), _provisioned_condition(provisioned)]
+    if suspended:
+        conditions.append(
+            ("RayClusterSuspended", True, "RayClusterSuspended", "All pods of the RayCluster are deleted")
+        )
     if failure:
         conditions.append(("ReplicaFailure", True, "FailedCreateWorkerPod", failure[:1_000]))
     status["conditions"] = _dated(conditions, old, now)

@@ -12,6 +12,7 @@ import json
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from local.config import StackConfig
@@ -36,6 +37,12 @@ class Controller:
         self._endings: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         """By cluster uid: failed pods in a row, and when the next may be made (monotonic)."""
+
+        self._refused: dict[str, str] = {}
+        """By cluster uid: why its pods may not be made, as long as that is so."""
+
+        self.refuses_pod: Callable[[Json], str | None] = lambda _: None
+        """Why an admission policy of the namespace refuses a pod, where one does."""
 
         self.paused = False
         """While nodes are being lost: nothing is started or judged in between."""
@@ -135,7 +142,7 @@ class Controller:
         wanted = pods.slots(cluster)
         failure = self._judge(cluster, mine)
         assigned = self._assign(mine, wanted)
-        self._create_missing(cluster, wanted, set(assigned.values()))
+        failure = self._create_missing(cluster, wanted, set(assigned.values())) or failure
         for pod in self.pods_of(cluster):
             if "deletionTimestamp" not in pod["metadata"]:
                 self._schedule(pod)
@@ -165,9 +172,7 @@ class Controller:
                 continue
             pod["status"].update(phase="Failed", reason="Error", message=failure)
             self._store.record(pod, "Failed", failure, warning=True)
-            count, _ = self._failures.get(cluster["metadata"]["uid"], (0, 0.0))
-            pause = min(2.0**count, MAX_BACKOFF_SECONDS) if count else 0.0
-            self._failures[cluster["metadata"]["uid"]] = (count + 1, time.monotonic() + pause)
+            self._back_off(cluster["metadata"]["uid"])
             self.end_pod(pod)
         return failure
 
@@ -182,18 +187,36 @@ class Controller:
                 taken[pod["metadata"]["uid"]] = number
         return taken
 
-    def _create_missing(self, cluster: Json, wanted: list[pods.Slot], taken: set[int]) -> None:
-        _, not_before = self._failures.get(cluster["metadata"]["uid"], (0, 0.0))
+    def _create_missing(self, cluster: Json, wanted: list[pods.Slot], taken: set[int]) -> str | None:
+        """Why a pod could not be made, where the API refuses it: the rest waits too, as KubeRay's round ends there."""
+        uid = cluster["metadata"]["uid"]
+        _, not_before = self._failures.get(uid, (0, 0.0))
         if time.monotonic() < not_before:
-            return
+            return self._refused.get(uid)
         for number, slot in enumerate(wanted):
             if number not in taken:
-                pod = self._store.add(POD, pods.pod_object(cluster, slot, secrets.token_hex(3)))
-                name, what = pod["metadata"]["name"], "Head" if slot.node_type == "head" else "Worker"
+                made = pods.pod_object(cluster, slot, secrets.token_hex(3))
+                what = "Head" if slot.node_type == "head" else "Worker"
+                if refused := self.refuses_pod(made):
+                    self._refused[uid] = refused
+                    self._back_off(uid)
+                    self._store.record(
+                        cluster, f"FailedToCreate{what}Pod", refused, warning=True, source="raycluster-controller"
+                    )
+                    return refused
+                pod = self._store.add(POD, made)
+                name = pod["metadata"]["name"]
                 where = f"{cluster['metadata']['namespace']}/{name}"
                 self._store.record(
                     cluster, f"Created{what}Pod", f"Created {what.lower()} Pod {where}", source="raycluster-controller"
                 )
+        self._refused.pop(uid, None)
+        return None
+
+    def _back_off(self, uid: str) -> None:
+        count, _ = self._failures.get(uid, (0, 0.0))
+        pause = min(2.0 ** min(count, 10), MAX_BACKOFF_SECONDS) if count else 0.0
+        self._failures[uid] = (count + 1, time.monotonic() + pause)
 
     def _schedule(self, pod: Json) -> None:
         if pod["spec"].get("nodeName"):

@@ -111,6 +111,14 @@ class HyperPod:
         LOG.info("node %s killed with pods %s", lost.node_name, names)
         return {"instance_id": instance_id, "pods": names, "replacement": spare.instance_id}
 
+    def replace_soon(self, instance_id: str) -> None:
+        """A replacement that somebody asked for: to what runs there it is the same as a node's death."""
+        self._background(self._asked_for(instance_id))
+
+    async def _asked_for(self, instance_id: str) -> None:
+        if instance_id in self.instances:  # a second request finds the first at work
+            await self.kill_node(instance_id, True)
+
     async def kill_head(self, raycluster: str) -> Json:
         """SIGKILL to the processes of a RayCluster's head pod; its node stays."""
         heads = [

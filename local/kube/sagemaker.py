@@ -10,6 +10,7 @@ from local.kube.hyperpod import HyperPod, Instance
 from local.kube.hyperpod_events import cluster_arn
 
 MAX_RESULTS = 100
+MAX_REPLACED = 25
 
 
 class SageMakerError(Exception):
@@ -26,6 +27,7 @@ def answer(pod: HyperPod, operation: str, body: Json) -> Json:
         "DescribeCluster": describe_cluster,
         "ListClusterNodes": list_cluster_nodes,
         "DescribeClusterNode": describe_cluster_node,
+        "BatchReplaceClusterNodes": batch_replace_cluster_nodes,
     }
     if operation not in operations:
         raise SageMakerError("UnknownOperationException", f"{operation[:100]} is not part of the local stack")
@@ -90,6 +92,22 @@ def describe_cluster_node(pod: HyperPod, body: Json) -> Json:
             }
             return {"NodeDetails": details}
     raise SageMakerError("ResourceNotFound", f"Instance {', '.join(sorted(wanted))[:200]} not found")
+
+
+def batch_replace_cluster_nodes(pod: HyperPod, body: Json) -> Json:
+    """Accepted at once and done in the background, with the events of any replacement. Takes instance ids only."""
+    wanted = [str(one) for one in body.get("NodeIds", [])]
+    if not 1 <= len(wanted) <= MAX_REPLACED:
+        raise SageMakerError("ValidationException", f"NodeIds must be 1 to {MAX_REPLACED} instance ids")
+    known = [one for one in dict.fromkeys(wanted) if one in pod.instances]
+    for one in known:
+        pod.replace_soon(one)
+    unknown = [one for one in dict.fromkeys(wanted) if one not in pod.instances]
+    failed = [
+        {"NodeId": one, "ErrorCode": "InstanceIdNotFound", "Message": f"Instance {one[:100]} is not in the cluster"}
+        for one in unknown
+    ]
+    return {"Successful": known, "Failed": failed}
 
 
 def _summary(one: Instance) -> Json:

@@ -20,13 +20,14 @@ from aiohttp import web
 
 from local import tls
 from local.config import HOST, StackConfig
-from local.kube import processes
+from local.kube import kueue, processes
 from local.kube.admin import Admin
 from local.kube.api import KubeApi
 from local.kube.controller import Controller
 from local.kube.endpoint import DashboardOf, Endpoint, Tokens
 from local.kube.hyperpod import HyperPod
 from local.kube.identity import Authenticator
+from local.kube.kueue import Kueue
 from local.kube.ray_pods import RayPods
 from local.kube.store import RAY_CLUSTER, Store
 
@@ -58,11 +59,16 @@ async def serve(config: StackConfig, guard: int) -> None:
         stack.push_async_callback(hyperpod.stop)
         tokens = Tokens()
         api = KubeApi(config, store, controller, Authenticator(config, http), tokens)
+        queues = Kueue(store, config.namespace)
+        api.admit_object, controller.refuses_pod = queues.admit_object, queues.refuses_pod
         endpoint = Endpoint(tokens, _dashboards(store, controller), http)
         secure = tls.server_context(config)
         await _listen(stack, api.app(), config.kube_port, secure)
         await _listen(stack, endpoint.app(), config.endpoint_port, secure)
-        await _listen(stack, Admin(hyperpod, endpoint).app(), config.admin_port, None)
+        admin = Admin(hyperpod, endpoint).app()
+        admin.add_routes(kueue.admin_routes(queues))
+        await _listen(stack, admin, config.admin_port, None)
+        stack.push_async_callback(_cancelled, asyncio.create_task(queues.run()))
         loop = asyncio.create_task(controller.run())
         stack.push_async_callback(_cancelled, loop)
         print("READY", flush=True)

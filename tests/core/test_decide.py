@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from nightshift.contract.control import ControlCommand
 from nightshift.contract.job import OutcomeCause
 from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
-from nightshift.core.decide import HOLD_FOR, decide
+from nightshift.core.decide import decide
 from nightshift.core.decision import Decision, Verb
+from nightshift.core.decisions.common import HOLD_FOR
 from nightshift.core.observation import ClusterView, JobState, JobView, Observation, RayView
-from nightshift.core.run import Awaiting, Run, RunState, Signal, SignalKind
+from nightshift.core.run import Awaiting, Question, Run, RunState, Signal, SignalKind
 from tests.builders import NOW, cluster, outcome, progress, ray, run, spec
 
 REPLACED = cluster("i-head", "i-w1", "i-w2", "i-new")
@@ -84,7 +85,7 @@ def test_a_job_that_succeeded_without_evidence_is_no_success(told: Any) -> None:
 
 
 def test_evidence_does_not_turn_a_reported_failure_into_success() -> None:
-    failed = outcome(OutcomeCause.CODE_ERROR, exit_code=70)
+    failed = outcome(OutcomeCause.CODE_ERROR, exit_code=70, step=0)
     decision = judge(Observation(cluster(), JobView(JobState.FAILED), outcome=failed, evidence=True))
     assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.CODE_ERROR)
 
@@ -93,8 +94,10 @@ def test_evidence_does_not_turn_a_reported_failure_into_success() -> None:
 def test_what_the_job_says_is_done_about_its_failure_as_the_policy_says(cause: OutcomeCause) -> None:
     decision = judge(Observation(cluster(), JobView(JobState.FAILED), outcome=outcome(cause, exit_code=70)))
     expected = from_outcome(cause)
+    action = POLICIES[expected].action
     assert decision.cause is expected
-    assert decision.verb is (Verb.RECOVER if POLICIES[expected].action is Action.RECOVER else Verb.FAILED)
+    assert decision.verb is (Verb.RECOVER if action.goes_on else Verb.FAILED)
+    assert decision.ask is (expected if action is Action.ASK else None)
 
 
 def test_a_lost_node_explains_a_lost_worker_but_never_a_code_error() -> None:
@@ -135,7 +138,9 @@ def test_a_job_without_a_sign_of_life_is_given_until_its_start_deadline(minutes:
     ("limits", "hours"), [({"wall_hours": 0.5}, 0.0), ({"gpu_hours": 2.0}, 3.0)], ids=["wall hours", "GPU-hours"]
 )
 def test_a_spent_budget_stops_the_job_and_the_run(limits: dict[str, float], hours: float) -> None:
-    decision = judge(Observation(cluster(), JobView(JobState.RUNNING), progress=progress(), gpu_hours=hours), **limits)
+    on = run(leased_at=NOW - timedelta(hours=1))
+    seen = Observation(cluster(), JobView(JobState.RUNNING), progress=progress(), gpu_hours=hours)
+    decision = judge(seen, on, **limits)
     assert (decision.verb, decision.cause, decision.stop_job) == (Verb.FAILED, EndCause.BUDGET_SPENT, True)
 
 
@@ -184,11 +189,39 @@ def test_an_image_that_cannot_be_pulled_is_not_waited_for() -> None:
     assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.BAD_IMAGE)
 
 
-def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_given_up() -> None:
+def test_a_wait_for_nodes_is_watched_closely_then_left_to_signals_then_asked_about() -> None:
     missing = Observation(cluster("i-head", "i-w1", "i-w2"), ray=ray("i-w1", "i-w2"))
     limit = timedelta(minutes=90)
-    after = {t: judge(missing, run(waiting_since=NOW - t), Awaiting.CLUSTER).verb for t in (HOLD_FOR, limit, limit * 2)}
-    assert after == {HOLD_FOR: Verb.NAP, limit: Verb.NAP, limit * 2: Verb.FAILED}
+    after = {t: judge(missing, run(waiting_since=NOW - t), Awaiting.CLUSTER) for t in (HOLD_FOR, limit, limit * 2)}
+    assert {d.verb for d in after.values()} == {Verb.NAP}
+    assert [d.ask for d in after.values()] == [None, None, EndCause.CAPACITY_MISSING]
+
+
+def asked(**changes: Any) -> Question:
+    until = NOW + timedelta(hours=1)
+    base = {"cause": EndCause.CAPACITY_MISSING, "text": "Nodes are missing.", "asked_at": NOW, "until": until}
+    return Question.model_validate(base | changes)
+
+
+def test_a_question_is_put_once_and_ends_the_run_only_when_it_is_over_or_answered_with_give_up() -> None:
+    missing = Observation(cluster("i-head", "i-w1", "i-w2"), ray=ray("i-w1", "i-w2"))
+    late = {"waiting_since": NOW - timedelta(hours=3)}
+    open_ = judge(missing, run(question=asked(), **late), Awaiting.CLUSTER)
+    assert (open_.verb, open_.ask) == (Verb.NAP, None)
+    for ended in (asked(until=NOW), asked(given_up_by="team")):
+        over = judge(missing, run(question=ended, **late), Awaiting.CLUSTER)
+        assert (over.verb, over.cause) == (Verb.FAILED, EndCause.CAPACITY_MISSING)
+    whole = Observation(cluster(), ray=ray("i-w1", "i-w2", "i-w3"))
+    assert judge(whole, run(question=asked(until=NOW), **late), Awaiting.CLUSTER).verb is Verb.READY
+
+
+def test_a_fence_with_an_open_question_waits_for_its_answer_and_is_ready_without_one() -> None:
+    over = Observation(cluster(), JobView(JobState.FAILED), ray=replace(ray(), live_actors=0))
+    fenced = run(state=RunState.RECOVERING)
+    assert judge(over, fenced, Awaiting.FENCE).verb is Verb.READY
+    assert judge(over, fenced.model_copy(update={"question": asked()}), Awaiting.FENCE).verb is Verb.NAP
+    ended = fenced.model_copy(update={"question": asked(until=NOW)})
+    assert judge(over, ended, Awaiting.FENCE).verb is Verb.FAILED
 
 
 @pytest.mark.parametrize(
@@ -208,12 +241,6 @@ def test_a_fence_holds_until_the_job_is_over_and_no_actor_lives(
     seen = Observation(cluster(), JobView(job), ray=ray(actors=actors))
     decision = judge(seen, run(state=RunState.RECOVERING), Awaiting.FENCE)
     assert (decision.verb, decision.stop_job) == (verb, stop)
-
-
-def test_a_fence_has_a_deadline() -> None:
-    stuck = Observation(cluster(), JobView(JobState.RUNNING), ray=ray(actors=3))
-    late = run(state=RunState.RECOVERING, waiting_since=NOW - timedelta(minutes=16))
-    assert judge(stuck, late, Awaiting.FENCE).verb is Verb.FAILED
 
 
 def test_gpus_are_given_back_only_when_cluster_and_pods_are_gone() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nightshift.contract.evals import EvalSet
-from nightshift.core.evidence import is_complete, results
+from nightshift.contract.spec import Target
+from nightshift.core.evidence import holds_target, is_complete, results
 from tests.builders import attempt, export, summary
 
 
@@ -32,6 +33,14 @@ def test_success_needs_eval_and_export_of_the_last_step_by_the_same_attempt() ->
     assert not is_complete(full, attempt=1, last_step=41)
     assert not is_complete(results([summary(40, 62)], [export(20)], [attempt(1)]), 1, 40)
     assert not is_complete(results([summary(40, 62)], [], [attempt(1)]), 1, 40)
+
+
+def test_a_target_is_held_by_its_last_evals_and_not_by_a_word_of_the_job() -> None:
+    found = results([summary(0, 28), summary(20, 60), summary(40, 62)], [export(40)], [attempt(1)])
+    assert holds_target(found, Target(success=60 / 64, evals=2))
+    assert not holds_target(found, Target(success=61 / 64, evals=2))
+    assert holds_target(found, Target(success=62 / 64))
+    assert not holds_target(found, Target(success=0.1, evals=4)), "four were asked for"
 
 
 def test_an_adapter_of_zeros_is_no_evidence() -> None:

@@ -19,7 +19,13 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "container/README.md", "bench/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-TEXT_OF = {Action.RECOVER: "goes on", Action.GIVE_UP: "gives up", Action.DONE: "done"}
+TEXT_OF = {
+    Action.RECOVER: "goes on",
+    Action.WAIT: "waits",
+    Action.ASK: "asks",
+    Action.GIVE_UP: "gives up",
+    Action.DONE: "done",
+}
 
 
 def test_the_published_schema_is_the_models() -> None:
@@ -29,7 +35,9 @@ def test_the_published_schema_is_the_models() -> None:
 
 @pytest.mark.parametrize("cause", EndCause)
 def test_every_end_cause_is_explained_with_what_follows(cause: EndCause) -> None:
-    [row] = [line for line in OPERATIONS.splitlines() if line.startswith(f"| `{cause}` | ") and line.count("|") == 4][-1:]
+    [row] = [line for line in OPERATIONS.splitlines() if line.startswith(f"| `{cause}` | ") and line.count("|") == 4][
+        -1:
+    ]
     then = row.split("|")[2].strip()
     assert then == TEXT_OF[POLICIES[cause].action]
 
@@ -50,7 +58,17 @@ def test_links_and_paths_lead_somewhere(path: Path) -> None:
     text = path.read_text()
     links = [one for one in re.findall(r"\]\(([^)#\s]+)\)", text) if "://" not in one]
     assert [one for one in links if not (path.parent / one).exists()] == []
-    folders = ("docs/", "local/", "container/", "events/", "examples/", "training_job/", "functions/", "statemachine/", "tests/")
+    folders = (
+        "docs/",
+        "local/",
+        "container/",
+        "events/",
+        "examples/",
+        "training_job/",
+        "functions/",
+        "statemachine/",
+        "tests/",
+    )
     mentioned = [one for one in re.findall(r"`([\w./-]+)`", text) if one.startswith(folders)]
     assert [one for one in mentioned if not (ROOT / one).exists()] == []
 

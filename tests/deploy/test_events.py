@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from local.cloud.schedule import rate_seconds
 from nightshift.contract.events import StageEvent, StartRequest
 from nightshift.contract.spec import RunSpec
 from nightshift.core.admission import check_spec
 from nightshift.core.events import node_hint, outcome_object
-from tests.deploy.repository import ROOT, resources
+from tests.deploy.repository import ROOT, resources, template
 
 HERE = {
     "Bucket": "nightshift-artifacts",
@@ -26,6 +27,7 @@ RULE_OF = {
     "outcome": "SignalFunctionOutcome",
     "execution": "FinisherFunctionExecutionEnded",
     "stage": "NotifierFunctionStage",
+    "clock": "ReconcilerFunctionClock",
 }
 
 
@@ -37,7 +39,9 @@ def event(name: str) -> dict[str, Any]:
 def matches(pattern: Any, value: Any) -> bool:
     """EventBridge's rules for what the template uses: fields, lists of literals, references and wildcards."""
     if isinstance(pattern, dict):
-        return isinstance(value, dict) and all(name in value and matches(one, value[name]) for name, one in pattern.items())
+        return isinstance(value, dict) and all(
+            name in value and matches(one, value[name]) for name, one in pattern.items()
+        )
     return any(_allows(one, value) for one in pattern)
 
 
@@ -52,7 +56,14 @@ def _allows(allowed: Any, value: Any) -> bool:
 
 
 def rules_for(sample: dict[str, Any]) -> list[str]:
-    return [name for name, one in resources("AWS::Events::Rule").items() if matches(one["EventPattern"], sample)]
+    return [name for name, one in resources("AWS::Events::Rule").items() if _rule_matches(name, one, sample)]
+
+
+def _rule_matches(name: str, rule: dict[str, Any], sample: dict[str, Any]) -> bool:
+    """A rule by the clock has no pattern: only its own scheduled event comes from it, and names it."""
+    if "EventPattern" in rule:
+        return matches(rule["EventPattern"], sample)
+    return sample["source"] == "aws.events" and any(one.endswith(name) for one in sample["resources"])
 
 
 def changed(sample: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
@@ -93,7 +104,9 @@ def test_a_hyperpod_event_may_be_played_by_hand(name: str) -> None:
         pytest.param(changed(event("execution"), "detail", "status", to="SUCCEEDED"), id="an execution that went well"),
         pytest.param(changed(event("execution"), "detail", "status", to="RUNNING"), id="an execution that begins"),
         pytest.param(
-            changed(event("execution"), "detail", "stateMachineArn", to=HERE["TrainingRun"].replace("training-run", "shift")),
+            changed(
+                event("execution"), "detail", "stateMachineArn", to=HERE["TrainingRun"].replace("training-run", "shift")
+            ),
             id="a shift, whose parent sees to it",
         ),
     ],
@@ -105,6 +118,15 @@ def test_what_is_not_meant_reaches_no_rule(sample: dict[str, Any]) -> None:
 @pytest.mark.parametrize("status", ["FAILED", "TIMED_OUT", "ABORTED"])
 def test_every_bad_end_of_an_execution_reaches_the_finisher(status: str) -> None:
     assert rules_for(changed(event("execution"), "detail", "status", to=status)) == ["FinisherFunctionExecutionEnded"]
+
+
+def test_only_the_reconciler_runs_by_the_clock_at_a_rate_that_eventbridge_takes() -> None:
+    clocks = {n: one for n, one in resources("AWS::Events::Rule").items() if "ScheduleExpression" in one}
+    assert set(clocks) == {"ReconcilerFunctionClock"}
+    expression = clocks["ReconcilerFunctionClock"]["ScheduleExpression"]["Fn::Sub"]
+    parameter = template()["Parameters"]["ReconcileMinutes"]
+    for minutes in (parameter["MinValue"], parameter["Default"], parameter["MaxValue"]):
+        assert rate_seconds(expression.replace("${ReconcileMinutes}", str(minutes))) == minutes * 60
 
 
 def test_the_samples_are_what_the_code_reads() -> None:

@@ -31,7 +31,8 @@ def test_the_contract_imports_pydantic_the_standard_library_and_itself(path: Pat
     foreign = {
         name
         for name in imported(path)
-        if name.split(".")[0] not in {*sys.stdlib_module_names, "pydantic"} and not name.startswith("nightshift.contract")
+        if name.split(".")[0] not in {*sys.stdlib_module_names, "pydantic"}
+        and not name.startswith("nightshift.contract")
     }
     assert foreign == set()
 
@@ -73,6 +74,8 @@ def test_every_handler_imports_under_lambdas_python_with_the_functions_requireme
 
 def test_importing_a_handler_reads_no_environment_and_connects_to_nothing() -> None:
     # A variable that is missing must be an error of the first call, with its name, not a failed start without one.
-    script = "import sys; sys.path.insert(0, 'functions');" + "".join(f"import nightshift.handlers.{n};" for n in HANDLERS)
+    script = "import sys; sys.path.insert(0, 'functions');" + "".join(
+        f"import nightshift.handlers.{n};" for n in HANDLERS
+    )
     done = tool("env", "-i", ROOT / ".venv/bin/python", "-I", "-c", script)
     assert done.returncode == 0, done.stderr

@@ -92,7 +92,8 @@ def test_an_expression_that_computes_is_noticed(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["$a", "$states.input.run_id", "$decision = 'stale'", "$states.context.Execution.Name & '-s' & $shift"]
+    "expression",
+    ["$a", "$states.input.run_id", "$decision = 'stale'", "$states.context.Execution.Name & '-s' & $shift"],
 )
 def test_an_expression_that_only_looks_is_left_alone(expression: str) -> None:
     assert only_looks_and_compares(expression)

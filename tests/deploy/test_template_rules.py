@@ -11,19 +11,28 @@ import pytest
 from pydantic import BaseModel
 
 from nightshift.contract.layout import RunKeys
-from nightshift.handlers.settings import ControllerSettings, IntakeSettings, StoreSettings
+from nightshift.handlers.settings import (
+    ControllerSettings,
+    IntakeSettings,
+    ReconcilerSettings,
+    StepSettings,
+    StoreSettings,
+)
+from nightshift.steps.reconcile import BUDGET
 from tests.deploy.repository import resources, template, translated
 
 SETTINGS: dict[str, type[BaseModel]] = {
     "ApiFunction": IntakeSettings,
     "IntakeFunction": IntakeSettings,
-    "ControllerFunction": ControllerSettings,
+    "ControllerFunction": StepSettings,
     "SignalFunction": StoreSettings,
     "FinisherFunction": ControllerSettings,
+    "ReconcilerFunction": ReconcilerSettings,
 }
 POWERTOOLS = {"POWERTOOLS_SERVICE_NAME", "POWERTOOLS_METRICS_NAMESPACE", "LOG_LEVEL"}
 FROM_LAMBDA = {"AWS_REGION"}
-ASYNCHRONOUS = {"IntakeFunction", "SignalFunction", "FinisherFunction", "NotifierFunction"}
+ASYNCHRONOUS = {"IntakeFunction", "SignalFunction", "FinisherFunction", "NotifierFunction", "ReconcilerFunction"}
+IN_KUBERNETES = ("ControllerFunction", "FinisherFunction", "ReconcilerFunction")
 
 Json = dict[str, Any]
 FUNCTIONS = resources("AWS::Lambda::Function")
@@ -104,8 +113,8 @@ def test_only_the_notifier_can_read_a_secret_or_knows_of_one() -> None:
     assert {name for name in FUNCTIONS if "SLACK_SECRET_ARN" in environment(name)} == {"NotifierFunction"}
 
 
-def test_only_the_two_functions_that_touch_kubernetes_may_become_the_controller() -> None:
-    assert roles_granted("sts:AssumeRole") == {role_of("ControllerFunction"), role_of("FinisherFunction")}
+def test_only_the_three_functions_that_touch_kubernetes_may_become_the_controller() -> None:
+    assert roles_granted("sts:AssumeRole") == {role_of(name) for name in IN_KUBERNETES}
 
 
 def test_the_controller_role_trusts_names_of_no_role_but_this_stacks_path_and_one_session_name() -> None:
@@ -118,7 +127,7 @@ def test_the_controller_role_trusts_names_of_no_role_but_this_stacks_path_and_on
     assert pattern.endswith(":role/${AWS::StackName}/controller/*")
     paths = {name: role.get("Path", {}) for name, role in resources("AWS::IAM::Role").items()}
     below = {name for name, path in paths.items() if path == {"Fn::Sub": "/${AWS::StackName}/controller/"}}
-    assert below == {role_of("ControllerFunction"), role_of("FinisherFunction")}
+    assert below == {role_of(name) for name in IN_KUBERNETES}
 
 
 def test_the_one_session_name_is_the_same_where_it_is_demanded_and_where_it_is_used() -> None:
@@ -129,7 +138,7 @@ def test_the_one_session_name_is_the_same_where_it_is_demanded_and_where_it_is_u
         for name, one in FUNCTIONS.items()
         if "CONTROLLER_SESSION_NAME" in (variables := one["Environment"]["Variables"])
     }
-    assert used == {"ControllerFunction": demanded, "FinisherFunction": demanded}
+    assert used == dict.fromkeys(IN_KUBERNETES, demanded)
 
 
 def test_the_controller_role_and_its_access_entry_are_kept_together() -> None:
@@ -179,14 +188,31 @@ def test_a_look_ends_before_its_nap_does() -> None:
     assert FUNCTIONS["ControllerFunction"]["Timeout"] < parameter["MinValue"] <= parameter["Default"]
 
 
-def test_both_routes_need_a_signed_request() -> None:
+def test_a_pass_of_the_reconciler_has_time_to_end_a_run_and_the_alarm_waits_for_more_than_one_pass() -> None:
+    assert FUNCTIONS["ReconcilerFunction"]["Timeout"] >= 2 * BUDGET.reserve_seconds
+    [alarm] = resources("AWS::CloudWatch::Alarm").values()
+    assert alarm["Period"] > template()["Parameters"]["ReconcileMinutes"]["MaxValue"] * 60
+    assert (alarm["EvaluationPeriods"], alarm["TreatMissingData"]) == (2, "breaching")
+
+
+def test_the_reconciler_writes_no_evidence_and_no_run() -> None:
+    puts = [one for one in statements(role_of("ReconcilerFunction")) if "s3:PutObject" in actions(one)]
+    assert [one["Resource"]["Fn::Sub"] for one in puts] == ["${Bucket.Arn}/runs/*/attempts/*/diagnostics/*"]
+
+
+def test_every_route_needs_a_signed_request() -> None:
     [api] = resources("AWS::ApiGatewayV2::Api").values()
     routes = {
         (method, path): operation["security"]
         for path, methods in api["Body"]["paths"].items()
         for method, operation in methods.items()
     }
-    assert set(routes) == {("post", "/runs"), ("get", "/runs/{run_id}")}
+    assert set(routes) == {
+        ("post", "/runs"),
+        ("get", "/runs/{run_id}"),
+        ("post", "/runs/{run_id}/cancel"),
+        ("post", "/runs/{run_id}/answer"),
+    }
     assert all(list(schemes[0]) == ["AWS_IAM"] for schemes in routes.values())
 
 
@@ -228,7 +254,13 @@ def test_a_job_may_write_its_evidence_and_nothing_that_the_controller_writes() -
     assert writable(keys.outcome(1))
     assert writable(f"{keys.export(1, 20)}adapter_model.safetensors")
     assert writable(keys.curve_png)
-    for forbidden in (keys.spec, keys.control, keys.manifest, keys.report, f"{keys.adapter('best')}adapter_config.json"):
+    for forbidden in (
+        keys.spec,
+        keys.control,
+        keys.manifest,
+        keys.report,
+        f"{keys.adapter('best')}adapter_config.json",
+    ):
         assert not writable(forbidden), forbidden
 
 

@@ -65,7 +65,9 @@ def test_what_is_repaired_or_unchanged_by_design_is_pinned_to_what_was_tested() 
 
 
 def test_a_function_carries_nothing_of_the_job_and_nothing_of_the_local_stack() -> None:
-    assert not {"torch", "transformers", "peft", "moto", "numpy", "awslambdaric"} & set(pins("functions/requirements.txt"))
+    assert not {"torch", "transformers", "peft", "moto", "numpy", "awslambdaric"} & set(
+        pins("functions/requirements.txt")
+    )
 
 
 def test_the_image_takes_its_extra_packages_in_the_jobs_versions() -> None:

@@ -22,6 +22,7 @@ from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
 from nightshift.core.errors import NightshiftError, TransientError, bounded
+from nightshift.steps.ports import NotBelieved
 from tests.builders import NOW
 
 MAX_DEPTH = 6
@@ -173,9 +174,8 @@ class Loop:
             del self._running[depth - 1 :]
 
     def deliver(self, what: str, timeout: float, body: Callable[[], Any], tries: int = 3) -> None:
-        """An asynchronous invocation: repeated after one and two minutes. Its last try meets no fault of this world, since
-        nothing stands behind it here."""
-        _, failure = self.call(what, timeout, body, sheltered=tries == 1)
+        """An asynchronous invocation: repeated after one and two minutes. Behind the last try stands the reconciler."""
+        _, failure = self.call(what, timeout, body, sheltered=False)
         if failure is not None and tries > 1:
             self.at(60.0 * (4 - tries), lambda: self.deliver(what, timeout, body, tries - 1))
 
@@ -275,6 +275,12 @@ class Bucket:
 
     def manifest(self, run_id: str) -> bytes | None:
         return self.read_small(RunKeys(run_id).manifest)
+
+    def doubt(self, key: str, why: str) -> None:
+        self._loop.note(f"{key} is not believed: {why}")
+
+    def not_believed(self) -> Sequence[NotBelieved]:
+        return []
 
     def links(self, run_id: str) -> dict[str, str]:
         return {"Report": f"s3://bucket/{RunKeys(run_id).report}"}

@@ -1,198 +1,78 @@
-"""HyperPod nodes, RayClusters, Ray and its jobs, in virtual time.
+"""HyperPod nodes, RayClusters and Kueue, in virtual time.
 
-Gaps: one pod fills a node; Kubernetes and Ray never answer garbage, only not at all; checkpoints on /shared are whole or
-absent, and the fake guard never rolls back below its floor; a job's uploads are never half there.
+Gaps: one pod fills a node; Kubernetes never answers garbage, only not at all; a pod that was told to go is replaced at once,
+where its node is another; Kueue admits and evicts one RayCluster by the plan of a seed and knows no other tenants.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from nightshift.contract.control import ControlCommand
-from nightshift.contract.evals import EvalSet, EvalSummary
-from nightshift.contract.job import ExportRecord, FileDigest, Outcome, OutcomeCause, Phase, Progress
-from nightshift.contract.layout import RunKeys
+from nightshift.contract.job import OutcomeCause
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import GroupCapacity, HyperPodView
 from nightshift.core.errors import TransientError
-from nightshift.core.observation import ClusterView, JobState, JobView, PodView, RayView
+from nightshift.core.observation import ClusterView, JobState, OwnedCluster, PodView, WorkloadView
 from nightshift.core.run import SignalKind
 from tests.fakeworld.cloud import Bucket, Loop
+from tests.fakeworld.job import Job, JobFaults
 
 HEAD, GPU = "ml.r5d.16xlarge", "ml.g7e.12xlarge"
-ADAPTER = {name: f"bytes of {name}".encode() for name in ("adapter_config.json", "adapter_model.safetensors")}
-ADAPTER_DIGESTS = {n: FileDigest(sha256=hashlib.sha256(b).hexdigest(), size=len(b)) for n, b in ADAPTER.items()}
-ROWS = b"rows"
-ROWS_SHA = hashlib.sha256(ROWS).hexdigest()
-LIVE = (JobState.PENDING, JobState.RUNNING)
-
-
-@dataclass(frozen=True)
-class JobFaults:
-    """Chances a step of a job, and of a stop that is ignored."""
-
-    dies: float = 0.0
-    dies_in_save: float = 0.0
-    hangs: float = 0.0
-    lies_at_end: float = 0.0
-    ignores_stop: float = 0.0
+FOREVER = float("inf")
+NOT_READY, EVICTED = 40.0, 340.0
+"""Seconds from a host's last heartbeat until its node is not ready, and until its pods are told to go."""
 
 
 @dataclass
 class Node:
+    """``curse`` is the chance that a step with a worker here breaks; until ``taken_until`` somebody else has it."""
+
     name: str
     kind: str
     dead_at: float | None = None
+    frozen_at: float | None = None
     unhealthy: bool = False
+    curse: float = 0.0
+    taken_until: float = 0.0
 
 
 @dataclass
 class Pod:
     name: str
     is_head: bool
+    born: datetime
     node: Node | None = None
-    ready_at: float = float("inf")
-    gone_at: float = float("inf")
+    ready_at: float = FOREVER
+    gone_at: float = FOREVER
+    terminating: bool = False
+    disruption: str | None = None
     jobs: dict[str, Job] = field(default_factory=dict)
+
+
+@dataclass
+class Admission:
+    """What Kueue says of a RayCluster that names a queue."""
+
+    admitted_at: datetime | None = None
+    evicted: str | None = None
+    refused: str | None = None
 
 
 @dataclass
 class RayCluster:
     spec: RunSpec
+    created_at: datetime
     exists: bool = True
     pods: list[Pod] = field(default_factory=list)
-
-
-class Job:
-    """One Ray job that trains, saves and publishes honestly until it ends or dies."""
-
-    def __init__(self, world: Fleet, cluster: RayCluster, submission_id: str, attempt: int, floor: int) -> None:
-        self.world, self.cluster, self.id, self.n, self.floor = world, cluster, submission_id, attempt, floor
-        self.run_id, self.spec = cluster.spec.run_id, cluster.spec
-        self.state, self.message, self.gone = JobState.PENDING, "", False
-        self.step, self.saved, self.resumed, self.acknowledged = floor, floor, -1, 0
-        self.reported, self.actors_until, self.proved = floor, 0.0, False
-        self._go(world.loop.rng.uniform(1, 15), self._start)
+    excluded: frozenset[str] = frozenset()
+    kueue: Admission | None = None
 
     @property
-    def lives(self) -> bool:
-        return self.state in LIVE and not self.gone
-
-    def _go(self, delay: float, call: Any) -> None:
-        self.world.loop.at(delay, lambda: call() if self.lives else None)
-
-    def _start(self) -> None:
-        self.state = JobState.RUNNING
-        self._tell(Phase.SETUP)
-        self._go(self.world.loop.rng.uniform(2, 20), self._resume)
-
-    def _resume(self) -> None:
-        newest = max(self.world.checkpoints.setdefault(self.run_id, {0}))
-        if newest < self.floor:
-            return self.end(OutcomeCause.CHECKPOINT_UNUSABLE, JobState.FAILED)
-        self.step = self.saved = self.resumed = newest
-        self.world.resumed(self)
-        if newest == 0:
-            self._eval()
-        if self.step >= self.spec.training.total_steps:  # only the proof is missing
-            self._tell(Phase.EVAL)
-            return self._go(self.world.loop.rng.uniform(20, 90), self._prove)
-        return self._next()
-
-    def _prove(self) -> None:
-        if self.world.loop.rng.random() < self.world.job_faults.dies:
-            return self.end(None, JobState.FAILED)
-        self._eval()
-        self._export()
-        return self._finish()
-
-    def _next(self) -> None:
-        self._tell(Phase.GENERATE)
-        self._go(self.world.loop.rng.uniform(20, 90), self._stepped)
-
-    def _stepped(self) -> None:
-        rng, faults, training = self.world.loop.rng, self.world.job_faults, self.spec.training
-        luck = rng.random()
-        if luck < faults.dies:
-            cause = rng.choice(
-                (OutcomeCause.WORKER_LOST, OutcomeCause.ENGINE_FAILURE, OutcomeCause.CREDENTIALS_EXPIRED)
-            )
-            return self.end(cause if rng.random() < 0.5 else None, JobState.FAILED)
-        if luck < faults.dies + faults.hangs:
-            return None
-        self.step += 1
-        last = self.step >= training.total_steps
-        asked = self.world.bucket.asked(self.run_id)
-        command = asked.command if asked is not None and asked.seq > self.acknowledged else None
-        if last or command or self.step % training.ckpt_interval == 0:
-            self.world.checkpoints[self.run_id].add(self.step)
-            if rng.random() < faults.dies_in_save:
-                return self.end(None, JobState.FAILED)
-            self.saved = self.step
-        if asked is not None:
-            self.acknowledged = asked.seq
-        if last or self.step % training.eval_interval == 0:
-            self._eval()
-        if last or self.step % training.hf_save_interval == 0:
-            self._export()
-        if last:
-            return self._finish()
-        if command is ControlCommand.STOP_AFTER_CHECKPOINT:
-            return self.end(OutcomeCause.STOPPED_ON_REQUEST, JobState.FAILED)
-        return self._next()
-
-    def _finish(self) -> None:
-        self.proved = True
-        if self.world.loop.rng.random() < self.world.job_faults.lies_at_end:
-            # everything is there, but the job says that it failed, and its word is taken
-            return self.end(OutcomeCause.WORKER_LOST, JobState.FAILED)
-        return self.end(OutcomeCause.FINISHED, JobState.SUCCEEDED)
-
-    def end(self, cause: OutcomeCause | None, state: JobState, message: str = "died") -> None:
-        """The process is over; with a cause it still wrote its outcome."""
-        if not self.lives:
-            return
-        if cause is not None:
-            self._store(RunKeys(self.run_id).outcome(self.n), Outcome(
-                run_id=self.run_id, attempt=self.n, cause=cause, message=message, step=self.step,
-                total_steps=self.spec.training.total_steps, resumed_step=max(self.resumed, 0), saved_step=self.saved,
-                exit_code=0 if cause.is_success else 75, at=self.world.loop.now(),
-            ))  # fmt: skip
-            self.reported = max(self.reported, self.saved)
-            self.world.outcome_written(self.run_id, self.n)
-        self.state, self.message = state, message
-        self.actors_until = self.world.loop.time + self.world.loop.rng.uniform(0, 8)
-
-    def _store(self, key: str, thing: Any) -> None:
-        self.world.bucket.store(self.run_id, key, thing)
-
-    def _tell(self, phase: Phase) -> None:
-        self.reported = max(self.reported, self.saved)
-        self._store(RunKeys(self.run_id).progress(self.n), Progress(
-            run_id=self.run_id, attempt=self.n, phase=phase, step=self.step,
-            total_steps=self.spec.training.total_steps, resumed_step=None if self.resumed < 0 else self.resumed,
-            saved_step=self.saved, acknowledged=self.acknowledged, at=self.world.loop.now(),
-        ))  # fmt: skip
-
-    def _eval(self) -> None:
-        keys = RunKeys(self.run_id)
-        self._store(keys.eval_rows(self.n, self.step, EvalSet.FIXED), ROWS)
-        self._store(keys.eval_summary(self.n, self.step, EvalSet.FIXED), EvalSummary(
-            run_id=self.run_id, attempt=self.n, step=self.step, eval_set=EvalSet.FIXED, solved=32 + self.step, of=64,
-            low=0.1, high=0.9, avg_score=0.5, pass_at_1=0.5, rows_sha256=ROWS_SHA, at=self.world.loop.now(),
-        ))  # fmt: skip
-
-    def _export(self) -> None:
-        keys = RunKeys(self.run_id)
-        for name, body in ADAPTER.items():
-            self._store(f"{keys.export(self.n, self.step)}{name}", body)
-        self._store(keys.export_record(self.n, self.step), ExportRecord(
-            run_id=self.run_id, attempt=self.n, step=self.step, files=ADAPTER_DIGESTS, lora_b_nonzero=5,
-            lora_b_total=5, at=self.world.loop.now(),
-        ))  # fmt: skip
+    def suspended(self) -> bool:
+        return self.kueue is not None and (self.kueue.admitted_at is None or self.kueue.evicted is not None)
 
 
 class Fleet:
@@ -206,12 +86,19 @@ class Fleet:
         self.checkpoints: dict[str, set[int]] = {}
         self.jobs: list[Job] = []
         self.submits: list[tuple[str, str]] = []
+        self.storage_full = self.kueue_refuses = False
         self.ray_down_until = self.kubernetes_down_until = 0.0
         self.starting = (2.0, 10.0)
         self.terminating = (0.0, 10.0)
+        self.admits_after = (1.0, 20.0)
+        self.replaces_after = (60.0, 900.0)
+        self.replaced: set[str] = set()
+        self._dirty = True
+        self._next_change = 0.0
         self.node_event: Any = lambda *_: None
         self.outcome_written: Any = lambda *_: None
         self.resumed: Any = lambda _: None
+        self.submitted: Any = lambda _: None
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -219,31 +106,129 @@ class Fleet:
         """The node's processes die at once; what others notice of it comes later."""
         if node.dead_at is not None:
             return
-        node.dead_at = self.loop.time
+        node.dead_at, node.frozen_at = self.loop.time, None
         self.loop.note(f"node {node.name} died")
         self.node_event(SignalKind.NODE_HEALTH, node.name)
-        for cluster in [*self.clusters.values(), *self.old]:
-            for pod in [p for p in cluster.pods if p.node is node]:
-                pod.gone_at = min(pod.gone_at, self.loop.time + self.loop.rng.uniform(0, 40))
-                pod.ready_at = float("inf")
-                self._hurt(cluster, pod)
+        for cluster, pod in self._pods_on(node):
+            self._leaves(pod, self.loop.rng.uniform(0, 40))
+            self._hurt(cluster, pod)
         if replaced_after is not None:
-            self.loop.at(replaced_after, lambda: self._join(Node(f"{node.name}x", node.kind)))
+            self.loop.at(replaced_after, lambda: self.join(Node(f"{node.name}x", node.kind)))
 
-    def _join(self, node: Node) -> None:
+    def join(self, node: Node) -> None:
         self.nodes.append(node)
+        self._dirty = True
         self.loop.note(f"node {node.name} joined")
         self.node_event(SignalKind.CLUSTER_EVENT, node.name)
 
-    def _hurt(self, cluster: RayCluster, pod: Pod) -> None:
-        if pod.is_head:
+    def freeze_node(self, node: Node, thaws_after: float | None, replaced_after: float | None) -> None:
+        """Every process of the host stands still; nothing says so. Ray notices a worker's silence, nobody a head's."""
+        if node.dead_at is not None or node.frozen_at is not None:
+            return
+        node.frozen_at, self._dirty = self.loop.time, True
+        self.loop.note(f"node {node.name} is frozen")
+        for cluster, pod in self._pods_on(node):
+            pod.ready_at = FOREVER if pod.ready_at > self.loop.time else pod.ready_at
+            if pod.is_head:
+                for job in pod.jobs.values():
+                    job.freeze()
+            else:
+                self._hurt(cluster, pod, after=30.0)
+        self.loop.at(NOT_READY, lambda: self._not_ready(node), background=True)
+        self.loop.at(EVICTED, lambda: self._evict(node), background=True)
+        if thaws_after is not None:
+            self.loop.at(thaws_after, lambda: self._thaw(node))
+        if replaced_after is not None:
+            self.loop.at(replaced_after, lambda: self.kill_node(node, 5.0))
+
+    def _not_ready(self, node: Node) -> None:
+        self._dirty = True
+        for _, pod in self._pods_on(node) if node.frozen_at is not None else ():
+            pod.ready_at = FOREVER
+
+    def _evict(self, node: Node) -> None:
+        for _, pod in self._pods_on(node) if node.frozen_at is not None else ():
+            self._leaves(pod, FOREVER)
+
+    def _thaw(self, node: Node) -> None:
+        if node.frozen_at is None:
+            return
+        node.frozen_at, self._dirty = None, True
+        self.loop.note(f"node {node.name} goes on")
+        for _, pod in self._pods_on(node):
+            if pod.terminating:
+                self._leaves(pod, self.loop.rng.uniform(0, 5))
+                continue
+            pod.ready_at = min(pod.ready_at, self.loop.time + 1.0)
             for job in pod.jobs.values():
+                job.thaw()
+
+    def preempt(self, pod: Pod, seconds: float) -> None:
+        """The scheduler gives a pod's node to somebody else for a while."""
+        if pod.node is None or pod.terminating:
+            return
+        self.loop.note(f"pod {pod.name} on {pod.node.name} is preempted")
+        pod.node.taken_until = self.loop.time + seconds
+        pod.disruption = "PreemptionByScheduler: preempted"
+        cluster = next(c for c in self._all() if pod in c.pods)
+        self._leaves(pod, self.loop.rng.uniform(1, 30))
+        self._hurt(cluster, pod)
+
+    def _pods_on(self, node: Node) -> list[tuple[RayCluster, Pod]]:
+        return [(c, p) for c in self._all() for p in c.pods if p.node is node]
+
+    def _all(self) -> list[RayCluster]:
+        return [*self.old, *self.clusters.values()]
+
+    def _leaves(self, pod: Pod, after: float) -> None:
+        """Told to go; its processes end with it."""
+        pod.terminating, pod.ready_at, self._dirty = True, FOREVER, True
+        if pod.node is not None and pod.node.frozen_at is not None:
+            after = FOREVER  # nobody there confirms
+        if self.loop.time + after < pod.gone_at:
+            pod.gone_at = self.loop.time + after
+            self.loop.at(after, lambda: self._ends(pod), background=True)
+
+    def _ends(self, pod: Pod) -> None:
+        if pod.gone_at <= self.loop.time:
+            _end_all(pod)
+
+    def _hurt(self, cluster: RayCluster, pod: Pod, after: float = 0.0) -> None:
+        for job in [j for p in cluster.pods for j in p.jobs.values() if j.lives]:
+            job.hurt = True
+        if pod.is_head:
+            for job in pod.jobs.values() if pod.node is None or pod.node.dead_at is not None else ():
                 job.gone = True
             return
         for job in [j for p in cluster.pods for j in p.jobs.values() if j.lives]:
             cause = OutcomeCause.WORKER_LOST if self.loop.rng.random() < 0.7 else None
-            delay = self.loop.rng.uniform(1, 45)
+            delay = after + self.loop.rng.uniform(1, 45)
             self.loop.at(delay, lambda job=job, cause=cause: job.end(cause, JobState.FAILED, "ActorDiedError"))  # type: ignore[misc]
+
+    # Kueue ------------------------------------------------------------------------------------------------------
+
+    def _queued(self, cluster: RayCluster) -> Admission:
+        self.loop.at(self.loop.rng.uniform(*self.admits_after), lambda: self.admit(cluster))
+        return Admission(refused="Inadmissible" if self.kueue_refuses else None)
+
+    def admit(self, cluster: RayCluster) -> None:
+        kueue = cluster.kueue
+        if kueue is None or not cluster.exists or not cluster.suspended or self.kueue_refuses:
+            return
+        kueue.admitted_at, kueue.evicted, kueue.refused = self.loop.now(), None, None
+        self._dirty = True
+        self.loop.note(f"Kueue admits {cluster.spec.run_id}")
+
+    def evict(self, cluster: RayCluster, back_after: float) -> None:
+        if cluster.kueue is None or cluster.suspended or not cluster.exists:
+            return
+        cluster.kueue.evicted = "Preempted"
+        self.loop.note(f"Kueue evicts {cluster.spec.run_id}")
+        for pod in cluster.pods:
+            self._leaves(pod, self.loop.rng.uniform(0, 20))
+            for job in pod.jobs.values():
+                job.evicted = job.evicted or (job.lives and not job.hurt)
+        self.loop.at(back_after, lambda: self.admit(cluster))
 
     # Kubernetes -------------------------------------------------------------------------------------------------
 
@@ -252,14 +237,18 @@ class Fleet:
         if self.loop.time < self.kubernetes_down_until and not self.loop.sheltered:
             raise TransientError("chaos", "Kubernetes does not answer")
 
-    def create(self, spec: RunSpec, owner: str) -> bool:
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         self._kubernetes()
         there = self.clusters.get(spec.run_id)
         if there is not None and there.exists:
             return False
         if there is not None:
             self.old.append(there)
-        self.clusters[spec.run_id] = RayCluster(spec)
+        made = self.clusters[spec.run_id] = RayCluster(
+            spec, self.loop.now().replace(microsecond=0), excluded=frozenset(excluded)
+        )
+        made.kueue = self._queued(made) if spec.queue is not None else None
+        self._dirty = True
         self.loop.wrote("create RayCluster")
         return True
 
@@ -269,11 +258,56 @@ class Fleet:
         if cluster is not None and cluster.exists:
             cluster.exists = False
             for pod in cluster.pods:
-                pod.gone_at = min(pod.gone_at, self.loop.time + self.loop.rng.uniform(*self.terminating))
-                pod.ready_at = float("inf")
-                if pod.is_head:
-                    self.loop.at(pod.gone_at - self.loop.time, lambda pod=pod: _end_all(pod), background=True)  # type: ignore[misc]
+                self._leaves(pod, self.loop.rng.uniform(*self.terminating))
         self.loop.wrote("delete RayCluster")
+
+    def owned(self) -> Sequence[OwnedCluster]:
+        self._kubernetes()
+        return [OwnedCluster(name, name, c.created_at) for name, c in self.clusters.items() if c.exists]
+
+    def delete_pods(
+        self,
+        name: str,
+        instances: frozenset[str] | None = None,
+        created_before: datetime | None = None,
+        force: bool = False,
+    ) -> int:
+        self._kubernetes()
+        meant = [
+            p
+            for p in self._pods_of(name)
+            if (force or not p.terminating)
+            and (created_before is None or p.born < created_before)
+            and (instances is None or (p.node is not None and p.node.name in instances))
+        ]
+        for pod in meant:
+            self._leaves(pod, self.loop.rng.uniform(*self.terminating))
+            if force:
+                pod.gone_at = self.loop.time
+        self.loop.wrote("delete pods")
+        return len(meant)
+
+    def exclude(self, spec: RunSpec, owner: str, excluded: Sequence[str]) -> bool:
+        self._kubernetes()
+        cluster = self.clusters.get(spec.run_id)
+        if cluster is None or not cluster.exists:
+            return False
+        changed = cluster.excluded != frozenset(excluded)
+        cluster.excluded, self._dirty = frozenset(excluded), True
+        self.loop.wrote("exclude instances")
+        return self.delete_pods(spec.run_id, frozenset(excluded)) > 0 or changed
+
+    def pod_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    def event_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    def node_records(self, instances: frozenset[str]) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    def _pods_of(self, name: str) -> list[Pod]:
+        return [p for c in self._all() if c.spec.run_id == name for p in c.pods]
 
     def view(self, name: str) -> ClusterView:
         self._kubernetes()
@@ -281,8 +315,7 @@ class Fleet:
         if cluster is None:
             return ClusterView(exists=False)
         self.settle()
-        now = self.loop.time
-        pods = [p for c in (cluster, *self.old) if c.spec.run_id == name for p in c.pods]
+        now, pods = self.loop.time, self._pods_of(name)
         mine = cluster.pods
         return ClusterView(
             exists=cluster.exists,
@@ -291,35 +324,64 @@ class Fleet:
             desired_workers=cluster.spec.topology.workers.count,
             current=True,
             pods=tuple(
-                PodView(p.name, p.is_head, p.ready_at <= now, p.node.name if p.node else None, p.name) for p in pods
+                PodView(
+                    p.name,
+                    p.is_head,
+                    p.ready_at <= now,
+                    p.node.name if p.node else None,
+                    p.name,
+                    created_at=p.born,
+                    terminating=p.terminating,
+                    disruption=p.disruption,
+                )
+                for p in pods
             ),
             unhealthy_instances=frozenset(n.name for n in self.nodes if n.unhealthy and n.dead_at is None),
+            suspended=cluster.suspended,
+            workload=_workload(cluster.kueue),
+            silent_instances=frozenset(n.name for n in self.nodes if _is_silent(n, now)),
+            created_at=cluster.created_at,
         )
 
     def settle(self) -> None:
         """What the controllers of Kubernetes would have done by now."""
         now = self.loop.time
-        for cluster in [*self.old, *self.clusters.values()]:
+        if not self._dirty and now < self._next_change:
+            return
+        for cluster in self._all():
             for pod in [p for p in cluster.pods if p.gone_at <= now]:
                 _end_all(pod)
                 cluster.pods.remove(pod)
-            if not cluster.exists:
-                continue
-            staying = [p for p in cluster.pods if p.gone_at == float("inf")]
-            for is_head, wanted in ((True, 1), (False, cluster.spec.topology.workers.count)):
-                for _ in range(wanted - sum(p.is_head is is_head for p in staying)):
-                    self.loop.events += 1
-                    cluster.pods.append(Pod(f"{cluster.spec.run_id}-{self.loop.events}-{len(cluster.pods)}", is_head))
+            if cluster.exists and not cluster.suspended:
+                self._make_pods(cluster)
+        self.old = [c for c in self.old if c.pods]
         free = self._free()
-        for pod in [p for c in self.clusters.values() for p in c.pods if p.node is None]:
-            node = next((n for n in free if n.kind == (HEAD if pod.is_head else GPU)), None)
+        waiting = [(c, p) for c in self.clusters.values() for p in c.pods if p.node is None and not p.terminating]
+        for cluster, pod in waiting:
+            kind = HEAD if pod.is_head else GPU
+            node = next((n for n in free if n.kind == kind and n.name not in cluster.excluded), None)
             if node is not None:
                 free.remove(node)
                 pod.node, pod.ready_at = node, now + self.loop.rng.uniform(*self.starting)
+        self._dirty = False
+        changes = [p.gone_at for c in self._all() for p in c.pods] + [
+            n.taken_until for n in self.nodes if n.taken_until > now
+        ]
+        self._next_change = min((t for t in changes if t > now), default=FOREVER)
+
+    def _make_pods(self, cluster: RayCluster) -> None:
+        staying = [p for p in cluster.pods if not p.terminating]
+        for is_head, wanted in ((True, 1), (False, cluster.spec.topology.workers.count)):
+            for _ in range(wanted - sum(p.is_head is is_head for p in staying)):
+                self.loop.events += 1
+                name = f"{cluster.spec.run_id}-{self.loop.events}-{len(cluster.pods)}"
+                # In whole seconds, as Kubernetes writes its times.
+                cluster.pods.append(Pod(name, is_head, self.loop.now().replace(microsecond=0)))
 
     def _free(self) -> list[Node]:
-        taken = {p.node.name for c in [*self.clusters.values(), *self.old] for p in c.pods if p.node is not None}
-        return [n for n in self.nodes if n.dead_at is None and n.name not in taken]
+        taken, now = {p.node.name for c in self._all() for p in c.pods if p.node is not None}, self.loop.time
+        alive = [n for n in self.nodes if n.dead_at is None and n.frozen_at is None and n.taken_until <= now]
+        return [n for n in alive if n.name not in taken]
 
     # HyperPod and Ray -------------------------------------------------------------------------------------------
 
@@ -327,74 +389,40 @@ class Fleet:
         self.loop.touch("SageMaker")
         return HyperPodView("hp", "InService", (GroupCapacity("head", HEAD, 1, 1), GroupCapacity("gpu", GPU, 3, 3)))
 
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        self.loop.touch("SageMaker")
+        for name in set(instances) - self.replaced:
+            self.replaced.add(name)
+            node = next((n for n in self.nodes if n.name == name and n.dead_at is None), None)
+            if node is not None:
+                after = self.loop.rng.uniform(*self.replaces_after)
+                self.loop.at(1.0, lambda node=node, after=after: self.kill_node(node, after))  # type: ignore[misc]
+        self.loop.wrote("replace nodes")
+        return dict.fromkeys(instances, "")
+
     def head_of(self, name: str) -> Pod | None:
         cluster = self.clusters.get(name)
         if cluster is None or not cluster.exists or self.loop.time < self.ray_down_until:
             return None
-        return next((p for p in cluster.pods if p.is_head and p.ready_at <= self.loop.time), None)
+        head = next((p for p in cluster.pods if p.is_head and p.ready_at <= self.loop.time), None)
+        return head if head is not None and (head.node is None or head.node.frozen_at is None) else None
 
     def live_jobs(self, run_id: str) -> Iterator[Job]:
         return (j for j in self.jobs if j.run_id == run_id and j.lives)
 
 
+def _is_silent(node: Node, now: float) -> bool:
+    return node.dead_at is not None or (node.frozen_at is not None and now - node.frozen_at >= NOT_READY)
+
+
+def _workload(kueue: Admission | None) -> WorkloadView | None:
+    if kueue is None:
+        return None
+    admitted = kueue.admitted_at is not None and kueue.evicted is None
+    at = kueue.admitted_at if admitted else None
+    return WorkloadView(admitted, admitted, at, kueue.evicted, kueue.refused if not admitted else None)
+
+
 def _end_all(pod: Pod) -> None:
     for job in pod.jobs.values():
         job.gone = True
-
-
-class RayPorts:
-    """Implements ``steps.ports.Jobs`` for one RayCluster; a job table lives and dies with its head's pod."""
-
-    def __init__(self, fleet: Fleet, name: str) -> None:
-        self._fleet, self._name = fleet, name
-
-    def submit(self, run_id: str, submission_id: str, entrypoint: str, metadata: dict[str, str]) -> None:
-        fleet, loop = self._fleet, self._fleet.loop
-        if self.view(submission_id).state not in (JobState.MISSING, JobState.UNREACHABLE):
-            return
-        loop.touch("Ray")
-        head = fleet.head_of(self._name)
-        if head is None:
-            raise TransientError(run_id, f"job {submission_id} could not be submitted: no answer")
-        if submission_id not in head.jobs:
-            words = entrypoint.split()
-            attempt, floor = (int(words[words.index(f"--{name}") + 1]) for name in ("attempt", "floor"))
-            job = Job(fleet, fleet.clusters[self._name], submission_id, attempt, floor)
-            head.jobs[submission_id] = job
-            fleet.jobs.append(job)
-            fleet.submits.append((submission_id, head.name))
-            loop.note(f"job {submission_id} submitted, floor {floor}")
-        loop.wrote("submit job")
-
-    def view(self, submission_id: str) -> JobView:
-        head = self._asked()
-        if head is None:
-            return JobView(JobState.UNREACHABLE, "connection refused")
-        job = head.jobs.get(submission_id)
-        return JobView(JobState.MISSING) if job is None else JobView(job.state, job.message)
-
-    def ray(self) -> RayView:
-        head = self._asked()
-        if head is None:
-            return RayView()
-        now, pods = self._fleet.loop.time, self._fleet.clusters[self._name].pods
-        ready = {p.name: 2 for p in pods if not p.is_head and p.ready_at <= now}
-        return RayView(ready, sum(3 for j in head.jobs.values() if j.lives or j.actors_until > now))
-
-    def stop(self, submission_id: str) -> None:
-        head, loop = self._asked(), self._fleet.loop
-        job = head.jobs.get(submission_id) if head is not None else None
-        if job is not None and job.lives and loop.rng.random() >= self._fleet.job_faults.ignores_stop:
-            loop.at(loop.rng.uniform(0.5, 15), lambda: job.end(None, JobState.STOPPED, "stopped"))
-        loop.wrote("stop job")
-
-    def logs(self, submission_id: str) -> str:
-        self._fleet.loop.touch("Ray")
-        return f"log of {submission_id}"
-
-    def _asked(self) -> Any:
-        try:
-            self._fleet.loop.touch("Ray")
-        except TransientError:  # the adapter turns every failed read into "no answer"
-            return None
-        return self._fleet.head_of(self._name)

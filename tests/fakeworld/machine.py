@@ -113,6 +113,8 @@ class Execution:
     child: Execution | None = None
     token: str | None = None
     started: str = ""
+    stopped: str | None = None
+    entered: str = ""
 
     def start(self) -> None:
         self.started = self.service.platform.stamp()
@@ -135,6 +137,7 @@ class Execution:
         if self.status != "RUNNING":
             return
         self.status, self.output, self.error = status, output, error
+        self.stopped = self.service.platform.stamp()
         self._move()
         self.service.platform.note(f"{self.name} {status} {error[0]}".rstrip())
         self.service.platform.ended(self)
@@ -146,7 +149,7 @@ class Execution:
     def _enter(self, name: str, given: Any) -> None:
         while self.status == "RUNNING":
             state = machine(self.kind)["States"][name]
-            self.state, self.retries = name, {}
+            self.state, self.retries, self.entered = name, {}, self.service.platform.stamp()
             scope = self._scope(input=given)
             match state["Type"]:
                 case "Pass":
@@ -166,7 +169,7 @@ class Execution:
     def _scope(self, **states: Any) -> dict[str, Any]:
         context = {
             "Execution": {"Name": self.name, "StartTime": self.started, "Id": f"arn:{self.name}"},
-            "State": {"Name": self.state, "RetryCount": sum(self.retries.values())},
+            "State": {"Name": self.state, "EnteredTime": self.entered, "RetryCount": sum(self.retries.values())},
         }
         return {**self.variables, "states": {"context": context, **states}}
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nightshift.core import decide as core_decide
 from nightshift.core.decision import Verb
+from nightshift.core.decisions import attempt as core_attempt
 from nightshift.core.run import Awaiting, RunState
 from nightshift.handlers.controller import STEPS
-from nightshift.steps import ending, look, observe, signals, transitions
+from nightshift.steps import ending, judge, look, observe, reconcile, signals, transitions
 from nightshift.steps.requests import Reply
 from tests.fakeworld.cluster import Fleet
 from tests.fakeworld.store import MemoryRunStore
@@ -31,13 +31,13 @@ class Mutant:
 
 
 def _skip_the_fence(patch: pytest.MonkeyPatch) -> None:
-    real = look.decide
+    real = judge.decide
 
     def decide(run: Any, spec: Any, awaiting: Awaiting, *seen: Any) -> Any:
         decision = real(run, spec, awaiting, *seen)
         return replace(decision, verb=Verb.READY) if awaiting is Awaiting.FENCE else decision
 
-    patch.setattr(look, "decide", decide)
+    patch.setattr(judge, "decide", decide)
 
 
 def _double_submit(patch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def _keep_the_lease(patch: pytest.MonkeyPatch) -> None:
     real = MemoryRunStore.finish
 
     def finish(self: Any, run: Any, state: Any, **changes: Any) -> Any:
-        held = dict(self.leases)
+        held = dict(self.held)
         done = real(self, run, state, **changes)
-        self.leases.update(held)
+        self.held.update(held)
         return done
 
     patch.setattr(MemoryRunStore, "finish", finish)
@@ -115,7 +115,7 @@ def _believe_ray(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_count_recoveries(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core_decide, "spent_recoveries", lambda _: 0)
+    patch.setattr(core_attempt, "spent_recoveries", lambda _: 0)
 
 
 def _end_a_shift_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
@@ -133,6 +133,20 @@ def _no_finisher(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ending, "finish_for", lambda *_: False)
 
 
+def _no_reconciler(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reconcile, "reconcile", lambda _: reconcile.Report())
+
+
+def alone(plant: Plant) -> Plant:
+    """A fault that the reconciler repairs by itself, without it."""
+
+    def both(patch: pytest.MonkeyPatch) -> None:
+        plant(patch)
+        _no_reconciler(patch)
+
+    return both
+
+
 LIVE = "never two live attempts"
 FLOOR, SIGNALS = "never below the floor", "signals are never lost"
 BUDGET, END, MESSAGE = "never over the recovery budget", "always a terminal state", "always a final message"
@@ -147,12 +161,13 @@ MUTANTS = (
     Mutant("wake nobody", (SIGNALS,), _wake_nobody),
     Mutant("keep the old token", (SIGNALS,), _keep_the_old_token),
     Mutant("no teardown", (CLUSTER,), _no_teardown),
-    Mutant("keep the lease", (LEASE,), _keep_the_lease),
-    Mutant("no final message", (MESSAGE,), _no_final_message),
+    Mutant("keep the lease", (LEASE,), alone(_keep_the_lease)),
+    Mutant("no final message", (MESSAGE,), alone(_no_final_message)),
     Mutant("believe old evidence", (OLD,), _believe_old_evidence, 400),
     Mutant("believe Ray without evidence", (EVIDENCE, OLD), _believe_ray),
     Mutant("never count recoveries", (BUDGET,), _never_count_recoveries),
-    Mutant("end a shift that was only overtaken", (END, MESSAGE), _end_a_shift_that_was_overtaken, 600),
+    Mutant("end a shift that was only overtaken", (END, MESSAGE), alone(_end_a_shift_that_was_overtaken), 600),
     Mutant("break a step", (BREAKS,), _break_a_step),
-    Mutant("no finisher", (END,), _no_finisher, 200),
+    Mutant("no finisher", (END,), alone(_no_finisher), 200),
+    Mutant("no reconciler", (END, MESSAGE, CLUSTER, LEASE), _no_reconciler, 400),
 )

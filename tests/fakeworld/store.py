@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from nightshift.contract.api import AuditLine
+from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
+from nightshift.core.reconcile import Lease, OpenRun
 from nightshift.core.run import Attempt, Run, RunState, Signal
 from nightshift.steps.ports import Nap, Rejection
 
-MAX_TRAIL = 200
+MAX_TRAIL, SOON = 200, timedelta(seconds=60)
+COUNTED = frozenset({"look_seq", "shift_seq"})
 DEFAULTS = {name: info.get_default() for name, info in Run.model_fields.items() if not info.is_required()}
 
 
@@ -27,11 +30,14 @@ class Item:
     """One run's record and everything beside it. ``token``, ``interval`` and the index keys are no fields of a run."""
 
     run: Run
+    due: datetime
     token: str | None = None
     interval: int | None = None
     last_look_at: datetime | None = None
+    look_entry: str = ""
     listed: bool = True
-    queue_place: tuple[datetime, str] | None = None
+    untold_since: datetime | None = None
+    queue_place: tuple[int, datetime, str] | None = None
     attempts: dict[int, Attempt] = field(default_factory=dict)
     signals: dict[int, Signal] = field(default_factory=dict)
     trail: list[AuditLine] = field(default_factory=list)
@@ -42,7 +48,8 @@ class MemoryRunStore:
 
     def __init__(self, wrote: Callable[[str], None] | None = None) -> None:
         self.items: dict[str, Item] = {}
-        self.leases: dict[str, str] = {}
+        self.held: dict[str, str] = {}
+        self.held_since: dict[str, datetime] = {}
         self.refused: dict[tuple[str, str], Rejection] = {}
         self.wrote = wrote or (lambda _: None)
 
@@ -52,7 +59,7 @@ class MemoryRunStore:
         there = self.items.get(run.run_id)
         if there is not None:
             return there.run, False
-        self.items[run.run_id] = Item(run)
+        self.items[run.run_id] = Item(run, run.created_at + SOON)
         self.wrote("create")
         return run, True
 
@@ -76,13 +83,21 @@ class MemoryRunStore:
 
     def enqueue(self, run: Run, **changes: Any) -> Run:
         item = self._writable(run.run_id, run.k)
-        item.queue_place = (run.created_at, run.run_id)
+        item.queue_place = (0 if run.priority is Priority.URGENT else 1, run.created_at, run.run_id)
         return self._write(item, "enqueue", {**changes, "state": RunState.QUEUED})
 
-    def begin_look(self, run_id: str, k: int, now: datetime) -> Run:
+    def succeed(self, run: Run) -> Run:
+        item = self._writable(run.run_id, run.k)
+        item.token = None
+        return self._write(item, "succeed", {"k": run.k + 1, "history_base": item.run.shift_seq})
+
+    def begin_look(self, run_id: str, k: int, now: datetime, interval: int = 60, entry: str = "") -> Run:
         item = self._writable(run_id, k)
-        item.token, item.last_look_at = None, now
-        return self._write(item, "begin_look", {"look_seq": item.run.look_seq + 1})
+        if entry and entry < item.look_entry:
+            raise StaleExecution(run_id, k, "a later look began")
+        item.token, item.last_look_at, item.look_entry = None, now, entry or item.look_entry
+        item.due = now + timedelta(seconds=interval)
+        return self._write(item, "begin_look", {"look_seq": 1})
 
     def nap(self, run: Run, token: str, interval: int, now: datetime, counter: int, look_seq: int) -> bool:
         try:
@@ -92,7 +107,7 @@ class MemoryRunStore:
             return False
         if item.run.signal_counter != counter or item.run.look_seq != look_seq:
             return False
-        item.token, item.interval = token, interval
+        item.token, item.interval, item.due = token, interval, now + timedelta(seconds=interval)
         self._write(item, "nap", {"seen_counter": counter})
         return True
 
@@ -104,6 +119,11 @@ class MemoryRunStore:
 
     def _write(self, item: Item, name: str, changes: dict[str, Any]) -> Run:
         known = {n: DEFAULTS[n] if v is None else v for n, v in changes.items()}
+        known |= {n: getattr(item.run, n) + 1 for n in COUNTED & known.keys()}
+        if known.get("waiting_since") is not None:
+            item.due = known["waiting_since"] + SOON
+        if known.get("state", RunState.QUEUED) is not RunState.QUEUED:
+            item.queue_place = None
         item.run = run = item.run.model_copy(update=known)
         self.wrote(name)
         return run
@@ -181,27 +201,29 @@ class MemoryRunStore:
     # leases -----------------------------------------------------------------------------------------------------
 
     def lease_holder(self, pool: str) -> str | None:
-        return self.leases.get(pool)
+        return self.held.get(pool)
 
     def next_in_line(self, pool: str) -> str | None:
         waiting = [i.queue_place for i in self.items.values() if i.queue_place is not None and i.run.pool == pool]
-        return min(waiting)[1] if waiting else None
+        return min(waiting)[2] if waiting else None
 
     def take_lease(self, run: Run, now: datetime) -> bool:
         item = self.items.get(run.run_id)
-        free = self.leases.get(run.pool) in (None, run.run_id)
+        free = self.held.get(run.pool) in (None, run.run_id)
         if not free or item is None or item.run.k != run.k or item.run.state.is_final:
             self.load(run.run_id, run.k)
             return False
-        self.leases[run.pool], item.queue_place = run.run_id, None
+        self.held[run.pool], self.held_since[run.pool] = run.run_id, now
+        item.queue_place, item.due = None, now + SOON
         self._write(item, "take_lease", {"state": RunState.PROVISIONING, "leased_at": now})
         return True
 
     def finish(self, run: Run, state: RunState, **changes: Any) -> Run:
         item = self._writable(run.run_id, run.k)
-        if self.leases.get(run.pool) == run.run_id:
-            del self.leases[run.pool]
+        if self.held.get(run.pool) == run.run_id:
+            del self.held[run.pool]
         item.token, item.queue_place, item.listed = None, None, False
+        item.untold_since = changes.get("ended_at") or run.created_at
         kept = {name: value for name, value in changes.items() if value is not None}
         self._write(item, "finish", {**kept, "state": state})
         return self.load(run.run_id, run.k)
@@ -209,3 +231,31 @@ class MemoryRunStore:
     def active_on(self, hyperpod_cluster: str) -> Sequence[Run]:
         listed = [self.items[n] for n in sorted(self.items) if self.items[n].listed]
         return [i.run for i in listed if i.run.hyperpod_cluster == hyperpod_cluster and not i.run.state.is_final]
+
+    def leases(self) -> Sequence[Lease]:
+        return [Lease(pool, self.held[pool], self.held_since[pool]) for pool in sorted(self.held)]
+
+    def release_lease(self, lease: Lease) -> bool:
+        holder, same = self.get(lease.run_id), self.held.get(lease.pool) == lease.run_id
+        open_ = holder is not None and not holder.state.is_final
+        if open_ or not same or self.held_since[lease.pool] != lease.since:
+            return False
+        del self.held[lease.pool]
+        self.wrote("release_lease")
+        return True
+
+    # for the reconciler -----------------------------------------------------------------------------------------
+
+    def open_runs(self, limit: int) -> Sequence[OpenRun]:
+        found = [OpenRun(i.run, i.due) for i in self.items.values() if not i.run.state.is_final]
+        return sorted(found, key=lambda r: (r.due, r.run.run_id))[:limit]
+
+    def untold(self, limit: int) -> Sequence[str]:
+        found = [(i.untold_since, n) for n, i in self.items.items() if i.untold_since is not None]
+        return [n for _, n in sorted(found)][:limit]
+
+    def told(self, run_id: str) -> None:
+        item = self.items.get(run_id)
+        if item is not None and item.untold_since is not None:
+            item.untold_since = None
+            self.wrote("told")

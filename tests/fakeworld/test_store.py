@@ -16,8 +16,10 @@ from moto import mock_aws
 from nightshift.adapters.run_store import DynamoRunStore
 from nightshift.contract.api import AuditLine
 from nightshift.contract.events import FieldError
+from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
+from nightshift.core.reconcile import Lease
 from nightshift.core.run import RunState, Signal, SignalKind
 from nightshift.steps.ports import Rejection, RunStore
 from tests.builders import NOW, attempt, run
@@ -102,6 +104,7 @@ def take_other(s: RunStore) -> Any:
     return s.take_lease(OTHER, LATER)
 
 
+URGENT = NEW.model_copy(update={"run_id": "maze-3", "priority": Priority.URGENT, "created_at": LATER})
 ENDED = {"ended_at": NOW, "end_cause": EndCause.NODE_LOST}
 OLD = NEW.model_copy(update={"k": 2})
 
@@ -177,6 +180,75 @@ SCENARIOS: dict[str, list[Call]] = {
         finish(),
     ],
     "a finished run is not active": [create, create_other, finish(run_id="maze-2")],
+    "an open run is found from its record on, whatever died": [
+        create,
+        create_other,
+        lambda s: s.begin_look("maze-1", 1, LATER, 30),
+        lambda s: s.nap(s.load("maze-1", 1), "t", 90, LATER, 0, 1),
+        lambda s: s.begin_look("maze-1", 1, LATER + timedelta(seconds=90), 60),
+        lambda s: s.open_runs(1),
+        write(step=1),
+        write(waiting_since=LATER + timedelta(hours=1)),
+        lambda s: s.succeed(s.load("maze-2", 1)),
+        finish(run_id="maze-1"),
+    ],
+    "a successor writes from now on": [
+        create,
+        look,
+        write(shift_seq=1),
+        write(shift_seq=1),
+        nap("t1", 0, 1),
+        lambda s: s.succeed(s.load("maze-1", 1)),
+        bump,
+        lambda s: s.succeed(NEW),
+        look,
+        write(step=1),
+        lambda s: s.begin_look("maze-1", 2, NOW),
+        lambda s: s.succeed(s.load("maze-1", 2)),
+        lambda s: s.finish(s.load("maze-1", 3), RunState.FAILED),
+        lambda s: s.succeed(s.load("maze-1", 3)),
+    ],
+    "a shift's number is never used twice": [create, write(shift_seq=1), write(shift_seq=1), write(shift_seq=0)],
+    "a look of an older state is refused": [
+        create,
+        lambda s: s.begin_look("maze-1", 1, NOW, 60, "2026-11-30T03:00:00#000"),
+        nap("t1", 0, 1),
+        lambda s: s.begin_look("maze-1", 1, NOW, 60, "2026-11-30T02:59:59#000"),
+        bump,
+        lambda s: s.begin_look("maze-1", 1, NOW, 60, "2026-11-30T03:00:00#000"),
+        lambda s: s.begin_look("maze-1", 1, NOW, 60, "2026-11-30T03:00:00#001"),
+        look,
+        lambda s: s.begin_look("maze-1", 1, NOW, 60, "2026-11-30T03:00:00#000"),
+    ],
+    "urgent runs are first in line, then the oldest": [
+        create,
+        create_other,
+        lambda s: s.create(URGENT),
+        enqueue,
+        enqueue_other,
+        lambda s: s.enqueue(URGENT),
+        lambda s: s.take_lease(URGENT, NOW),
+        take_other,
+    ],
+    "only a lease whose holder is over, or has no record, is released": [
+        create,
+        take,
+        lambda s: s.release_lease(Lease("default", "maze-1", LATER)),
+        lambda s: s.release_lease(Lease("default", "nobody", LATER)),
+        finish(),
+        lambda s: s.release_lease(Lease("default", "maze-1", LATER)),
+    ],
+    "an end is told once": [
+        create,
+        create_other,
+        lambda s: s.told("maze-1"),
+        finish(ended_at=LATER),
+        finish(run_id="maze-2", ended_at=NOW),
+        lambda s: s.untold(1),
+        lambda s: s.told("maze-1"),
+        lambda s: s.told("maze-1"),
+        lambda s: s.told("nobody"),
+    ],
     "audit lines are kept in order": [
         create,
         lambda s: s.audit("maze-1", AuditLine(at=LATER, actor="b", what="second", signal=None, detail="")),
@@ -209,6 +281,9 @@ def everything(store: RunStore) -> list[Any]:
         *(store.attempts(r) for r in runs),
         *(store.signals_since(r, 0) for r in runs),
         *(store.audit_trail(r, 200) for r in runs if store.get(r)),
+        store.open_runs(10),
+        store.untold(10),
+        store.leases(),
         store.lease_holder("default"),
         store.next_in_line("default"),
         store.active_on("hp"),

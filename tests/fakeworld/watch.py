@@ -134,7 +134,7 @@ class Watch:
             cluster = world.fleet.clusters.get(run_id)
             if cluster is not None and cluster.exists:
                 self.fail("no RayCluster is left", run_id)
-            if world.table.leases.get(run.pool) == run_id:
+            if world.table.held.get(run.pool) == run_id:
                 self.fail("no lease is left", run_id)
             if quiet and run.state is not RunState.SUCCEEDED:
                 self.fail("a quiet run succeeds", f"{run_id} is {run.state}: {run.sentence}")

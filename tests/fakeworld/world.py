@@ -1,19 +1,20 @@
 """A whole fake world around the real steps and the shipped state machines: time, functions, Step Functions, table, bucket,
 HyperPod, Kubernetes, Ray, jobs and events.
 
-What it cannot show: anything below the ports (adapters, boto3, HTTP, IAM, serialisation), the handlers, the notifier, the
-reconciler (there is none yet: so a status change event is never lost here and the finisher's last try meets no
-fault), history limits, and interleavings that do not nest. The modules ``cloud``, ``cluster``, ``machine`` and ``store`` name
-their own gaps.
+What it cannot show: anything below the ports (adapters, boto3, HTTP, IAM, serialisation), the handlers, the notifier,
+history limits, and interleavings that do not nest. The modules ``cloud``, ``cluster``, ``machine``, ``store`` and ``upkeep``
+name their own gaps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from nightshift.contract.events import StageEvent
 from nightshift.contract.layout import RunKeys
+from nightshift.core.reconcile import ExecutionState, ExecutionStatus
 from nightshift.core.run import Attempt, Run, Signal, SignalKind
 from nightshift.handlers.controller import STEPS
 from nightshift.steps import ending, intake, look, signals, transitions
@@ -24,11 +25,18 @@ from tests.fakeworld.cloud import Bucket, Loop
 from tests.fakeworld.cluster import Fleet, RayPorts
 from tests.fakeworld.machine import Execution, StepFunctions
 from tests.fakeworld.store import MemoryRunStore
+from tests.fakeworld.upkeep import Upkeep
 from tests.fakeworld.watch import INTERVAL, Watch
 
 LOOK_SECONDS, LAMBDA_SECONDS = int(INTERVAL), 50.0
 TRAINING = {"total_steps": 6, "ckpt_interval": 2, "eval_interval": 3, "hf_save_interval": 3}
-BUDGETS = {"wall_hours": 4, "max_recoveries_without_progress": 2, "start_minutes": 20, "node_wait_minutes": 30}
+BUDGETS = {
+    "wall_hours": 4,
+    "max_recoveries_without_progress": 2,
+    "start_minutes": 20,
+    "node_wait_minutes": 30,
+    "ask_hours": 2,
+}
 DETAIL_TYPES = {
     SignalKind.NODE_HEALTH: "SageMaker HyperPod Cluster Node Health Event",
     SignalKind.CLUSTER_EVENT: "SageMaker HyperPod Cluster Event",
@@ -108,6 +116,14 @@ class Executions:
         self._world.machines.start("training_run", name, payload)
         self._world.loop.wrote("start execution")
 
+    def status(self, name: str) -> ExecutionStatus | None:
+        self._world.loop.touch("Step Functions")
+        there = self._world.machines.executions.get(name)
+        if there is None:
+            return None
+        stopped = None if there.stopped is None else datetime.fromisoformat(there.stopped)
+        return ExecutionStatus(ExecutionState(there.status), stopped, " ".join(there.error))
+
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         self._world.loop.touch("Step Functions")
         accepted = self._world.machines.answer(token, payload)
@@ -129,6 +145,7 @@ class World:
         self.fleet.node_event, self.fleet.outcome_written = self.node_event, self.outcome_written
         self.fleet.resumed = self.watch.resumed
         self.loop.after = self.watch.look
+        self.upkeep = Upkeep(self)
         self.ports = Ports(
             runs=self.table,
             clusters=self.fleet,
@@ -182,18 +199,21 @@ class World:
         return {} if reply is None else reply.model_dump(mode="json")
 
     def ended(self, execution: Execution) -> None:
-        """A status change event: late or twice, and here never lost."""
+        """A status change event: lost, late or twice."""
         if execution.kind != "training_run" or execution.status not in ("FAILED", "TIMED_OUT", "ABORTED"):
-            return
+            return None
         run_id, status, why = execution.input["run_id"], execution.status, " ".join(execution.error)
 
         def finish() -> None:
             did = ending.finish_for(self.ports, run_id, execution.input["k"], status, why)
             self.note(f"{run_id} finisher -> {did}")
 
+        if self.rng.random() < self.loop.rates.event_lost:
+            return self.note(f"lost: {execution.name} {status}")
         self.at(self.rng.uniform(0.5, 5), lambda: self.loop.deliver("finisher", 120, finish))
         if self.rng.random() < self.loop.rates.event_twice:
             self.at(self.rng.uniform(0.5, 90), lambda: self.loop.deliver("finisher", 120, finish))
+        return None
 
     # events -----------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from nightshift.contract import GuardReport, SharedPaths
-from nightshift.contract.job import OutcomeCause
+from nightshift.contract.job import OutcomeCause, Phase
 from nightshift.contract.layout import RunKeys
 from nightshift.core.causes import EndCause
 from nightshift.core.run import Awaiting
-from tests.builders import outcome
+from tests.builders import outcome, progress
 from tests.incidents.conftest import Shared
 from tests.incidents.table import comes_out_right, must_not
 from tests.steps.test_signals import running
@@ -85,6 +85,49 @@ def test_a_right_pointer_must_not_be_repaired_nor_a_whole_folder_quarantined(sha
     report = guarded(right, floor=40)
     assert not report.repaired_pointer and report.quarantined == [] and not right.quarantine.exists()
     assert guarded(shared.holding(10, 40, pointer="10"), floor=10).quarantined == []
+
+
+def saving(world: World, log_goes_on: bool) -> None:
+    """A save of step 40 has begun; nothing is heard of it. The workers may go on to write into the driver's log."""
+    running(world)
+    world.put(RunKeys("maze-1").progress(1), progress(phase=Phase.CHECKPOINT, step=40, saved_step=20, at=world.now()))
+    if log_goes_on:
+        world.jobs.logs = lambda _: f"a worker lives at {world.now()}"  # type: ignore[method-assign]
+
+
+def minutes_until(world: World, decision: str, at_most: int) -> int | None:
+    """Looks once a minute; how many minutes until a look decides so."""
+    for minute in range(1, at_most + 1):
+        world.later(60)
+        reply = world.look(Awaiting.ATTEMPT, f"minute-{minute}")
+        if reply is not None and reply.decision == decision:
+            return minute
+    return None
+
+
+@comes_out_right(15)
+@pytest.mark.parametrize(("log_goes_on", "minutes"), [(False, 16), (True, 31)], ids=["silent", "workers are heard"])
+def test_a_save_that_stalls_ends_by_the_deadline_of_its_phase_also_while_the_workers_live(
+    world: World, log_goes_on: bool, minutes: int
+) -> None:
+    saving(world, log_goes_on)
+    assert minutes_until(world, "recover", 60) == minutes
+    run, (ended,) = world.run(), world.runs.attempts("maze-1")
+    assert (run.cause, ended.end_cause) == (EndCause.HUNG, EndCause.HUNG)
+    assert "in phase checkpoint" in ended.message
+    assert run.verified_step == 20, "the next attempt begins at what was verified, not at what was being saved"
+
+
+@must_not(15)
+def test_a_slow_save_must_not_be_ended_while_its_log_goes_on_nor_one_that_has_ended_nor_other_phases_be_called_so(
+    world: World,
+) -> None:
+    saving(world, log_goes_on=True)
+    assert minutes_until(world, "recover", 29) is None, "slow is not stalled"
+    world.put(RunKeys("maze-1").progress(1), progress(phase=Phase.GENERATE, step=40, saved_step=40, at=world.now()))
+    assert minutes_until(world, "recover", 29) is None, "the save has ended"
+    assert minutes_until(world, "recover", 9) is not None
+    assert world.run().cause is EndCause.PROGRESS_UNWRITABLE
 
 
 @comes_out_right(14)

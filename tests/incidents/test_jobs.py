@@ -136,10 +136,11 @@ def test_404_again_and_again_ends_in_a_verdict_after_a_bounded_number_of_attempt
         if answers[-1] != "recover":
             break
         assert decided(world, Awaiting.FENCE, "fence") == "ready"
-    assert answers == ["recover", "recover", "recover", "failed"]
-    assert (world.run().verdict, world.run().cause) == (RunState.FAILED, EndCause.BUDGET_SPENT)
-    assert {a.end_cause for a in world.runs.attempts("maze-1")[:-1]} == {EndCause.HEAD_LOST}
-    assert len(endpoint.accepted) == 4
+    assert answers == ["recover", "recover", "failed"]
+    assert (world.run().verdict, world.run().cause) == (RunState.FAILED, EndCause.HEAD_LOST)
+    assert "the third time after saved step 0" in world.run().sentence
+    assert {a.end_cause for a in world.runs.attempts("maze-1")} == {EndCause.HEAD_LOST}
+    assert len(endpoint.accepted) == 3
 
 
 @must_not(5)

@@ -14,7 +14,7 @@ from nightshift.contract import GuardReport, OutcomeCause, SharedPaths
 from nightshift.contract.spec import LoraSettings, Training
 from tests.job.support import REPOSITORY
 from training_job.checkpoints import part_file
-from training_job.errors import CheckpointUnusable, StorageUnreachable
+from training_job.errors import BadConfiguration, CheckpointUnusable, StorageUnreachable
 from training_job.guard import guard
 from training_job.trainers.local.learner import Learner
 from training_job.trainers.local.snapshots import TrainerState, problems_of_snapshot, save_snapshot
@@ -239,3 +239,46 @@ def test_a_mount_that_breaks_off_while_it_is_read_moves_nothing(paths: SharedPat
     with pytest.raises(StorageUnreachable):
         guard(paths, 8, 4, 2, check)
     assert paths.checkpoint(12).exists() and not paths.quarantine.exists() and paths.pointer.read_text() == "12"
+
+
+# World size
+
+
+def _of_ranks(folder: Path, ranks: int) -> None:
+    """Make a checkpoint of one rank one of several, as SkyRL names their files."""
+    policy = folder / "policy"
+    for part in ("model", "optim", "extra_state"):
+        one = policy / part_file(part)
+        for rank in range(ranks):
+            shutil.copy(one, policy / part_file(part, ranks, rank))
+        one.unlink()
+
+
+def test_a_checkpoint_of_another_number_of_gpus_is_refused_before_the_start_and_stays_where_it_is(
+    paths: SharedPaths,
+) -> None:
+    _of_ranks(paths.checkpoint(12), 4)
+    before = _contents(paths)
+    with pytest.raises(
+        BadConfiguration, match=r"step 12 was saved by 4 GPUs .* count x gpus is 6: ask for 4"
+    ) as refused:
+        guard(paths, 12, 4, 2, world_size=6)
+    assert (refused.value.field, refused.value.outcome) == ("topology.workers", OutcomeCause.BAD_CONFIGURATION)
+    assert _contents(paths) == before and paths.checkpoint(12).is_dir() and not paths.quarantine.exists()
+
+
+def test_the_same_number_of_gpus_and_a_run_without_a_checkpoint_must_not_be_refused(
+    paths: SharedPaths, tmp_path: Path
+) -> None:
+    _of_ranks(paths.checkpoint(12), 4)
+    assert guard(paths, 12, 4, 2, world_size=4).resumed_step == 12
+    (tmp_path / "fresh" / "runs").mkdir(parents=True)
+    assert guard(SharedPaths("run", tmp_path / "fresh"), 0, 4, 1, world_size=6).resumed_step == 0
+
+
+def test_a_checkpoint_that_lacks_a_rank_is_broken_and_not_of_another_world_size(paths: SharedPaths) -> None:
+    for step in (8, 12):
+        _of_ranks(paths.checkpoint(step), 4)
+    (paths.checkpoint(12) / "policy" / part_file("optim", 4, 3)).unlink()
+    report = guard(paths, 12, 4, 2, world_size=4)
+    assert (report.resumed_step, report.quarantined) == (8, ["global_step_12.a2"])

@@ -44,6 +44,9 @@ class MemoryStore:
     def get(self, key: str) -> bytes | None:
         return self.objects.get(key)
 
+    def get_small(self, key: str, limit: int) -> bytes | None:
+        return self.objects.get(key)
+
     def put(self, key: str, content: bytes) -> None:
         self.open.wait(10)
         time.sleep(self.delay)
@@ -164,7 +167,7 @@ class _Wrapper(Exception):
         (OSError(errno.EDQUOT, "quota"), OutcomeCause.STORAGE_FULL, 75),
         (OSError(errno.ESTALE, "Stale file handle"), OutcomeCause.STORAGE_UNREACHABLE, 75),
         (RuntimeError("CUDA out of memory. Tried to allocate"), OutcomeCause.GPU_OUT_OF_MEMORY, 70),
-        (MemoryError(), OutcomeCause.GPU_OUT_OF_MEMORY, 70),
+        (MemoryError(), OutcomeCause.HOST_OUT_OF_MEMORY, 70),
         (ActorDiedError("gone"), OutcomeCause.WORKER_LOST, 75),
         (_Wrapper(BadConfiguration("task.environment", "no")), OutcomeCause.BAD_CONFIGURATION, 65),
         (_Wrapper(OSError(errno.ENOSPC, "full")), OutcomeCause.STORAGE_FULL, 75),

@@ -189,6 +189,7 @@ def start(config: StackConfig) -> Child:
 
 
 def probe_config(folder: Path) -> StackConfig:
-    """The functions run on this interpreter: the probes need no other."""
+    """The functions run on this interpreter: the probes need no other. A minute of a schedule is a second."""
     folder.mkdir(parents=True, exist_ok=True)
-    return new_config(folder).model_copy(update={"functions_python": Path(sys.executable), "stack_name": "probe"})
+    changes = {"functions_python": Path(sys.executable), "stack_name": "probe", "schedule_speed": 60.0}
+    return new_config(folder).model_copy(update=changes)

@@ -84,9 +84,8 @@ def test_a_wrong_moto_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.needs_python312
 def test_the_projects_own_template_deploys_its_functions_start_and_a_signal_ends_them_all(tmp_path: Path) -> None:
     functions = REPOSITORY / ".venv-functions/bin/python"
-    config = probe_config(tmp_path / "own").model_copy(
-        update={"functions_python": functions, "stack_name": "nightshift"}
-    )
+    changes = {"functions_python": functions, "stack_name": "nightshift", "schedule_speed": 1.0}
+    config = probe_config(tmp_path / "own").model_copy(update=changes)
     child = start(config)
     try:
         secrets = Cloud(config).client("secretsmanager")
@@ -104,7 +103,7 @@ def test_the_projects_own_template_deploys_its_functions_start_and_a_signal_ends
         own = Cloud(config)
         own.outputs = outputs
         assert outputs["BucketName"] == config.bucket
-        for name in ("Api", "Intake", "Controller", "Signal", "Finisher", "Notifier"):
+        for name in ("Api", "Intake", "Controller", "Signal", "Finisher", "Reconciler", "Notifier"):
             answer, _ = own.invoke({}, FunctionName=outputs[f"{name}FunctionName"])
             assert "errorType" not in (answer or {}) or not answer["errorType"].startswith("Runtime.")
         machine = own.client("stepfunctions").describe_state_machine(stateMachineArn=outputs["TrainingRunArn"])
@@ -113,7 +112,7 @@ def test_the_projects_own_template_deploys_its_functions_start_and_a_signal_ends
         names = {one["IndexName"] for one in table["GlobalSecondaryIndexes"]}
         assert names == {"by_cluster", "by_next_look", "by_owner", "by_pool"}
         pids = [one["pid"] for one in own.local("GET", "/_local/processes")[1]]
-        assert len(pids) == 7 and child.process.pid in pids
+        assert len(pids) == 8 and child.process.pid in pids
     finally:
         begun = time.monotonic()
         status = child.stop(signal.SIGINT)

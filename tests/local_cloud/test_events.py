@@ -125,7 +125,7 @@ def test_an_incomplete_service_event_is_refused_with_what_is_missing(cloud: Clou
     assert status == 400 and "detail-type" in answer["message"]
 
 
-def test_a_disabled_rule_and_a_scheduled_one_match_nothing(cloud: Cloud) -> None:
+def test_a_disabled_rule_and_a_scheduled_one_match_no_event(cloud: Cloud) -> None:
     url, arn = cloud.queue()
     source = unique("probe.")
     events = cloud.client("events")

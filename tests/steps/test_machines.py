@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from nightshift.core.decision import Verb
+from nightshift.core.history import LOOK_RETRIES, SHIFT_RETRIES, STEP_RETRIES
 from nightshift.core.run import Awaiting, RunState
-from nightshift.steps.look import VERDICTS
+from nightshift.steps.look import AGAIN, SUCCESSOR, VERDICTS
 from nightshift.steps.requests import LookRequest, Reply, StepName, StepRequest
 
 MACHINES = Path(__file__).resolve().parents[2] / "statemachine"
@@ -63,8 +64,9 @@ def test_every_wait_awaits_something_that_a_look_knows() -> None:
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_routed_decision_can_be_made(name: str) -> None:
-    answers = {v.value for v in Verb} | {s.value for s in VERDICTS.values()} | {"stale", "again"}
-    assert set(routes(CHOICES[name])) <= answers
+    answers = {v.value for v in Verb} | {s.value for s in VERDICTS.values()} | {"stale", AGAIN, SUCCESSOR}
+    states = {s.value for s in RunState} if name == "Admitted" else set()
+    assert set(routes(CHOICES[name])) <= answers | states
 
 
 @pytest.mark.parametrize("wait", ["LeaseDecision", "ClusterDecision", "AttemptDecision", "FenceDecision"])
@@ -74,7 +76,62 @@ def test_a_verdict_reached_in_a_wait_leads_to_publication(wait: str) -> None:
     for verdict in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED):
         assert taken.get(verdict.value, choice["Default"]) == "Publish"
     assert taken["stale"] == "Stale"
-    assert taken["again"] == wait.replace("Decision", "").join(["Await", ""])
+    assert taken[AGAIN] == wait.replace("Decision", "").join(["Await", ""])
+    assert taken[SUCCESSOR] == "Successor"
+
+
+def test_an_execution_begins_at_any_state_of_a_run() -> None:
+    begins = routes(CHOICES["Admitted"])
+    found = {state: begins.get(state.value, CHOICES["Admitted"]["Default"]) for state in RunState}
+    assert found == {
+        RunState.ADMITTED: "AwaitLease",  # never answered: admit queues it
+        RunState.QUEUED: "AwaitLease",
+        RunState.PROVISIONING: "Provision",
+        RunState.RUNNING: "AwaitAttempt",
+        RunState.RECOVERING: "AwaitFence",
+        RunState.PUBLISHING: "Publish",
+        RunState.TEARDOWN: "Teardown",
+        RunState.SUCCEEDED: "Notify",
+        RunState.FAILED: "Notify",
+        RunState.CANCELLED: "Notify",
+        RunState.REJECTED: "AwaitLease",  # has no execution
+    }
+
+
+def after(name: str) -> set[str]:
+    """The states that may follow a state."""
+    state = PARENT[name]
+    nexts = {state.get("Next"), state.get("Default")} | {c["Next"] for c in state.get("Choices", [])}
+    return {n for n in nexts | {c["Next"] for c in state.get("Catch", [])} if n}
+
+
+def test_every_circle_of_the_parent_passes_a_choice_that_may_lead_to_the_successor() -> None:
+    """Only there is its history's length looked at: a circle without one could go round until the history is full."""
+    ways_out = {name for name, choice in CHOICES.items() if SUCCESSOR in routes(choice)}
+    left = {name: after(name) - ways_out - {"Successor"} for name in PARENT if name not in ways_out | {"Successor"}}
+    while ends := [name for name, nexts in left.items() if not nexts & set(left)]:
+        for name in ends:
+            del left[name]
+    assert left == {}
+
+
+def test_a_successor_is_told_by_each_look_that_its_circle_passes() -> None:
+    assert {n for n, c in CHOICES.items() if SUCCESSOR in routes(c)} == {
+        "LeaseDecision", "ClusterDecision", "AttemptDecision", "FenceDecision", "ReleaseDecision",
+    }  # fmt: skip
+    assert [c["Next"] for c in PARENT["Successor"]["Catch"]] == ["Stale", "Admit"]
+    assert PARENT[PARENT["Successor"]["Next"]]["Type"] == "Succeed", "no finisher is called for it"
+
+
+def test_the_bounds_of_histories_count_the_retries_that_the_machines_have() -> None:
+    def tries(state: dict[str, Any]) -> int:
+        return sum(r["MaxAttempts"] for r in state["Retry"])
+
+    assert tries(SHIFT["Look"]) == LOOK_RETRIES
+    for state in PARENT.values():
+        if state["Type"] == "Task":
+            waits = "startExecution" in state["Resource"]
+            assert tries(state) == (SHIFT_RETRIES if waits else STEP_RETRIES)
 
 
 def test_only_a_recovery_passes_the_fence_and_every_recovery_does() -> None:

@@ -208,11 +208,23 @@ def test_a_topology_without_nodes_fails_before_anything_is_created(world: World)
     assert world.clusters.created == []
 
 
+@pytest.mark.parametrize(("solved", "decision"), [(44, "recover"), (45, "succeeded")])
+def test_a_target_is_reached_where_the_eval_says_so_and_not_where_only_the_job_does(
+    world: World, solved: int, decision: str
+) -> None:
+    running(world, target={"success": 45 / 64, "stop": True})
+    put_results(world, 1, {0: 28, 40: solved})
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.TARGET_REACHED, step=40, saved_step=40))
+    world.jobs.states["maze-1-a1"] = JobView(JobState.SUCCEEDED)
+    reply = world.look(Awaiting.ATTEMPT, "token-2")
+    assert reply is not None and reply.decision == decision
+
+
 def test_a_failed_run_publishes_what_there_is(world: World) -> None:
     running(world)
     put_results(world, 1, {0: 28, 20: 40})
     world.jobs.states["maze-1-a1"] = JobView(JobState.FAILED)
-    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, message="ValueError: x", exit_code=70, step=25))
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.BAD_CONFIGURATION, message="ValueError: x", exit_code=65, step=25))
     reply = world.look(Awaiting.ATTEMPT, "token-2")
     assert reply is not None and reply.decision == "failed"
     publish(world.ports, step("publish"))
@@ -295,7 +307,8 @@ def test_a_held_look_answers_its_own_token_before_its_invocation_ends(world: Wor
 def test_bytes_that_differ_from_what_the_job_wrote_are_never_published_as_a_success(world: World) -> None:
     recovered(world)
     finish_attempt(world)
-    world.s3.put_object(Bucket=BUCKET, Key=f"{KEYS.export(2, 400)}adapter_model.safetensors", Body=b"something else")
+    other = b"adapter_model.safetensors of step 401"  # as many bytes as its record says
+    world.s3.put_object(Bucket=BUCKET, Key=f"{KEYS.export(2, 400)}adapter_model.safetensors", Body=other)
     world.look(Awaiting.ATTEMPT, "token-6")
     with pytest.raises(PublicationError, match="adapter_model"):
         publish(world.ports, step("publish"))

@@ -6,6 +6,7 @@ What it leaves out: Kubernetes and Ray answer at once and never with garbage; to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -20,7 +21,8 @@ from nightshift.adapters.run_store import DynamoRunStore
 from nightshift.contract.events import StageEvent
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import GroupCapacity, HyperPodView
-from nightshift.core.observation import ClusterView, JobState, JobView, RayView
+from nightshift.core.observation import ClusterView, JobState, JobView, OwnedCluster, RayView
+from nightshift.core.reconcile import ExecutionState, ExecutionStatus
 from nightshift.core.run import Awaiting, Run
 from nightshift.steps.intake import Deployment, Intake, request_run
 from nightshift.steps.look import look
@@ -53,15 +55,20 @@ def create_table(session: boto3.Session) -> Any:
 
 @dataclass
 class Executions:
-    """Remembers what was started and answered; a token can be made stale."""
+    """Remembers what was started and answered; a token can be made stale. What was started runs, unless ``ended`` has it."""
 
     started: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    ended: dict[str, ExecutionStatus] = field(default_factory=dict)
     answered: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     stale: set[str] = field(default_factory=set)
 
     def start(self, name: str, payload: dict[str, Any]) -> None:
         if name not in [n for n, _ in self.started]:
             self.started.append((name, payload))
+
+    def status(self, name: str) -> ExecutionStatus | None:
+        running = ExecutionStatus(ExecutionState.RUNNING) if name in [n for n, _ in self.started] else None
+        return self.ended.get(name, running)
 
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         if token in self.stale:
@@ -88,10 +95,14 @@ class Clusters:
     current: ClusterView = field(default_factory=lambda: ClusterView(exists=False))
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    doomed: list[tuple[frozenset[str], bool]] = field(default_factory=list)
+    labelled: list[OwnedCluster] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
 
-    def create(self, spec: RunSpec, owner: str) -> bool:
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         if self.current.exists:
             return False
+        self.excluded = list(excluded)
         self.created.append(spec.run_id)
         self.current = cluster()
         return True
@@ -102,6 +113,35 @@ class Clusters:
     def delete(self, name: str) -> None:
         self.deleted.append(name)
         self.current = ClusterView(exists=False)
+        self.labelled = [c for c in self.labelled if c.name != name]
+
+    def exclude(self, spec: RunSpec, owner: str, excluded: Sequence[str]) -> bool:
+        news = sorted(excluded) != sorted(self.excluded)
+        self.excluded = list(excluded)
+        return news and self.current.exists
+
+    def owned(self) -> list[OwnedCluster]:
+        return list(self.labelled)
+
+    def delete_pods(
+        self,
+        name: str,
+        instances: frozenset[str] | None = None,
+        created_before: datetime | None = None,
+        force: bool = False,
+    ) -> int:
+        going = [p for p in self.current.pods if created_before is None or (p.created_at or NOW) < created_before]
+        self.doomed.append((frozenset(p.name for p in going), force))
+        return len(going)
+
+    def pod_records(self, name: str) -> list[dict[str, Any]]:
+        return [{"name": p.name} for p in self.current.pods]
+
+    def event_records(self, name: str) -> list[dict[str, Any]]:
+        return [{"about": f"RayCluster/{name}"}]
+
+    def node_records(self, instances: frozenset[str]) -> list[dict[str, Any]]:
+        return [{"name": i} for i in sorted(instances)]
 
 
 @dataclass
@@ -130,6 +170,15 @@ class Jobs:
     def logs(self, submission_id: str) -> str:
         return f"log of {submission_id}"
 
+    def records(self) -> dict[str, Any]:
+        return {"jobs": sorted(self.states)}
+
+    def infra_logs(self, seconds: float) -> str:
+        return "raylet.err: quiet"
+
+    def stacks(self, seconds: float) -> str:
+        return "main thread: sleeping"
+
 
 @dataclass
 class HyperPod:
@@ -137,6 +186,9 @@ class HyperPod:
 
     def view(self) -> HyperPodView:
         return self.current
+
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(instances, "")
 
 
 class World:

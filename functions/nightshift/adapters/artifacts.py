@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
-from pydantic import ValidationError
 
 from nightshift.contract.base import Document
 from nightshift.contract.control import Control
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.layout import RunKeys
+from nightshift.contract.reading import MAX_DOCUMENT, Unreadable, read_document
 from nightshift.contract.spec import RunSpec
 from nightshift.core.errors import PermanentError, bounded
+from nightshift.steps.ports import NotBelieved
 
 logger = logging.getLogger(__name__)
 
-MAX_DOCUMENT = 1_000_000
 MAX_MANIFEST = 64_000_000
+"""Bytes; a manifest lists every object of its run."""
+MAX_HASHED = 5_000_000_000
+"""Bytes of an object that no record declares and that is read for its digest; a larger one is no part of a publication."""
 MAX_OBJECTS = 100_000
+MAX_NOTED = 20
 CHUNK = 1 << 20
 PARALLEL = 8
 JSON = "application/json"
@@ -31,43 +36,97 @@ D = TypeVar("D", bound=Document)
 
 
 class S3Artifacts:
-    """Implements ``steps.ports.Artifacts``. ``client`` is a boto3 S3 client (thread-safe)."""
+    """Implements ``steps.ports.Artifacts``. ``client`` is a boto3 S3 client (thread-safe).
+
+    An object is believed if it is small enough, is the document that its key promises, and says of itself what its key says:
+    its run, attempt, step and set. Any other is as good as missing, and is noted by its name (``not_believed``)."""
 
     def __init__(self, client: Any, bucket: str) -> None:
         self._s3, self._bucket = client, bucket
+        self._noted: dict[str, str] = {}
 
     def spec(self, run_id: str) -> RunSpec:
         key = RunKeys(run_id).spec
         body = self.read_small(key)
         if body is None:
-            raise PermanentError(
-                run_id, f"s3://{self._bucket}/{key} is missing", "Start the run again under another id."
-            )
+            raise self._no_spec(run_id, self._noted.get(key, "it is missing"))
         try:
-            return RunSpec.model_validate_json(body)
-        except ValidationError as error:
-            raise PermanentError(
-                run_id, f"{key} is no run spec: {error}", "Start the run again under another id."
-            ) from error
+            spec = read_document(RunSpec, body).document
+        except Unreadable as problem:
+            raise self._no_spec(run_id, str(problem)) from problem
+        if spec.run_id != run_id:
+            raise self._no_spec(run_id, f"it is the spec of run {spec.run_id}")
+        return spec
+
+    def _no_spec(self, run_id: str, why: str) -> PermanentError:
+        """Without its spec a run cannot go on, and reading it again cannot help."""
+        where = f"s3://{self._bucket}/{RunKeys(run_id).spec}"
+        return PermanentError(
+            run_id,
+            f"{where} cannot be used: {why}",
+            "Start the run again under another id; nothing writes there twice.",
+        )
 
     def put_spec(self, spec: RunSpec) -> None:
         self._put(RunKeys(spec.run_id).spec, spec.model_dump_json(indent=1).encode(), JSON)
 
     def progress(self, run_id: str, attempt: int) -> Progress | None:
-        found = self._document(Progress, RunKeys(run_id).progress(attempt))
-        return found if found is not None and (found.run_id, found.attempt) == (run_id, attempt) else None
+        key = RunKeys(run_id).progress(attempt)
+        found = self._document(Progress, key)
+        return found if found is not None and self._is_of(found, key, run_id, attempt) else None
 
     def outcome(self, run_id: str, attempt: int) -> Outcome | None:
-        found = self._document(Outcome, RunKeys(run_id).outcome(attempt))
-        return found if found is not None and (found.run_id, found.attempt) == (run_id, attempt) else None
+        key = RunKeys(run_id).outcome(attempt)
+        found = self._document(Outcome, key)
+        return found if found is not None and self._is_of(found, key, run_id, attempt) else None
+
+    def _is_of(self, found: Progress | Outcome, key: str, run_id: str, attempt: int) -> bool:
+        if (found.run_id, found.attempt) == (run_id, attempt):
+            return True
+        self._note(key, f"it is of run {found.run_id[:40]}, attempt {found.attempt}")
+        return False
 
     def summaries(self, run_id: str) -> Sequence[EvalSummary]:
-        keys = [k for k in self._keys(RunKeys(run_id).evals) if k.endswith(".json")]
-        return self._documents(EvalSummary, keys)
+        names, sizes = RunKeys(run_id), self._listed(RunKeys(run_id).evals)
+        found = self._documents(EvalSummary, [k for k in sizes if k.endswith(".json")])
+        return [
+            d for k, d in found if self._says_its_key(k, names.eval_summary(d.attempt, d.step, d.eval_set), d, run_id)
+        ]
 
     def exports(self, run_id: str) -> Sequence[ExportRecord]:
-        keys = [k for k in self._keys(RunKeys(run_id).exports) if k.endswith("/export.json")]
-        return self._documents(ExportRecord, keys)
+        """Only those whose files lie beside them, each as large as its record says."""
+        names, sizes = RunKeys(run_id), self._listed(RunKeys(run_id).exports)
+        found = self._documents(ExportRecord, [k for k in sizes if k.endswith("/export.json")])
+        believed = [
+            (k, d) for k, d in found if self._says_its_key(k, names.export_record(d.attempt, d.step), d, run_id)
+        ]
+        return [d for k, d in believed if self._has_its_files(k, d, names.export(d.attempt, d.step), sizes)]
+
+    def _says_its_key(self, key: str, wanted: str, found: EvalSummary | ExportRecord, run_id: str) -> bool:
+        if key == wanted and found.run_id == run_id:
+            return True
+        self._note(key, f"it is of run {found.run_id[:40]}, attempt {found.attempt}, step {found.step}")
+        return False
+
+    def _has_its_files(self, key: str, record: ExportRecord, folder: str, sizes: Mapping[str, int]) -> bool:
+        wrong = [n for n, d in record.files.items() if not n or sizes.get(f"{folder}{n}") != d.size]
+        if record.files and not wrong:
+            return True
+        self._note(
+            key, f"not beside it as it says: {', '.join(n[:60] for n in wrong[:3])}" if wrong else "it has no files"
+        )
+        return False
+
+    def doubt(self, key: str, why: str) -> None:
+        self._note(key, why)
+
+    def not_believed(self) -> Sequence[NotBelieved]:
+        return [NotBelieved(key, why) for key, why in sorted(self._noted.items())]
+
+    def _note(self, key: str, why: str) -> None:
+        logger.error("%s is not believed: %s", key, why)
+        if len(self._noted) < MAX_NOTED:
+            self._noted[key] = bounded(why, 400)
 
     def control(self, control: Control) -> None:
         self._put(RunKeys(control.run_id).control, control.to_json().encode(), JSON)
@@ -92,6 +151,8 @@ class S3Artifacts:
             for name, digest in e.files.items()
         }
         known = {k: d for k, d in declared.items() if sizes.get(k) == d.size}
+        for key in [k for k, size in sizes.items() if k not in known and size > MAX_HASHED]:
+            self._note(key, f"its {sizes.pop(key)} bytes are more than {MAX_HASHED}, and no record declares it")
         keys = [k for k in sizes if k not in known]
         with ThreadPoolExecutor(PARALLEL) as pool:
             known |= zip(keys, pool.map(self._digest, keys), strict=True)
@@ -107,9 +168,11 @@ class S3Artifacts:
             if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
                 return None
             raise
-        body: bytes = answer["Body"].read(limit + 1)
-        if len(body) > limit:
-            logger.error("%s is larger than %d bytes and was not read", key, limit)
+        with closing(answer["Body"]) as stream:
+            size = int(answer["ContentLength"])
+            body: bytes = stream.read(limit + 1) if size <= limit else b""
+        if size > limit or len(body) > limit:
+            self._note(key, f"its {size} bytes are more than {limit}: it was not read")
             return None
         return body
 
@@ -131,14 +194,18 @@ class S3Artifacts:
         if body is None:
             return None
         try:
-            return kind.from_json(body)
-        except ValidationError as error:
-            logger.error("%s is not a %s and is not believed: %s", key, kind.__name__, bounded(error, 500))
+            reading = read_document(kind, body)
+        except Unreadable as problem:
+            self._note(key, str(problem))
             return None
+        if reading.unknown:
+            logger.warning("%s has fields of a newer contract, which are ignored: %s", key, ", ".join(reading.unknown))
+        return reading.document
 
-    def _documents(self, kind: type[D], keys: Sequence[str]) -> list[D]:
+    def _documents(self, kind: type[D], keys: Sequence[str]) -> list[tuple[str, D]]:
         with ThreadPoolExecutor(PARALLEL) as pool:
-            return [d for d in pool.map(lambda key: self._document(kind, key), keys) if d is not None]
+            found = zip(keys, pool.map(lambda key: self._document(kind, key), keys), strict=True)
+            return [(key, d) for key, d in found if d is not None]
 
     def _digest(self, key: str) -> FileDigest:
         body, sha, size = self._s3.get_object(Bucket=self._bucket, Key=key)["Body"], hashlib.sha256(), 0
@@ -147,17 +214,22 @@ class S3Artifacts:
             size += len(chunk)
         return FileDigest(sha256=sha.hexdigest(), size=size)
 
-    def _keys(self, prefix: str) -> list[str]:
-        return list(self._sizes(prefix))
-
     def _sizes(self, prefix: str) -> dict[str, int]:
         """Every object below the prefix, with its size in bytes. Raises PermanentError where there are too many."""
+        found = self._listed(prefix)
+        if len(found) > MAX_OBJECTS:
+            raise PermanentError(
+                prefix, f"more than {MAX_OBJECTS} objects", "Raise training.eval_interval or hf_save_interval."
+            )
+        return found
+
+    def _listed(self, prefix: str) -> dict[str, int]:
+        """The same, and where there are too many only the first ones."""
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
         found: dict[str, int] = {}
         for page in pages:
             found |= {item["Key"]: item["Size"] for item in page.get("Contents", [])}
             if len(found) > MAX_OBJECTS:
-                raise PermanentError(
-                    prefix, f"more than {MAX_OBJECTS} objects", "Raise training.eval_interval or hf_save_interval."
-                )
+                self._note(prefix, f"more than {MAX_OBJECTS} objects: the rest was not looked at")
+                break
         return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from nightshift.contract.base import Document, ExternalText, Model
 from nightshift.contract.events import FieldError
-from nightshift.contract.publication import AttemptLine
+from nightshift.contract.publication import AttemptLine, Spend
 
 
 class AuditLine(Model):
@@ -37,8 +37,13 @@ class RunView(Document):
     eta_seconds: float | None = None
     cause: str | None = None
     sentence: ExternalText = ""
+    waiting_for: ExternalText = Field("", description="whom or what a queued run waits for")
+    spend: Spend | None = None
     attempts: list[AttemptLine]
     audit: list[AuditLine]
+    question: ExternalText = Field("", description="what the run asks a person")
+    answer_until: datetime | None = Field(None, description="when the run ends if nobody answers its question")
+    cancel_requested: bool = False
     errors: list[FieldError] = []
     prefix: str = Field(description="s3:// address of everything the run leaves")
 
@@ -49,6 +54,19 @@ class RunAccepted(Document):
     run_id: str
     state: str
     created: bool
+
+
+class Answer(Document):
+    """``POST /runs/{run_id}/answer``: what a person says to the run's open question."""
+
+    go_on: StrictBool = Field(description="true: go on; false: give up, and the run ends for the question's cause")
+
+
+class RunTold(Document):
+    """``POST /runs/{run_id}/cancel`` and ``/answer``: the request is recorded and the run is woken."""
+
+    run_id: str
+    state: str
 
 
 class Problem(Model):

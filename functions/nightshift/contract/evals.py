@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nightshift.contract.base import Document, Model
 
@@ -47,6 +48,12 @@ class EvalSummary(Document):
     pass_at_1: float
     rows_sha256: str
     at: datetime
+
+    @model_validator(mode="after")
+    def _no_more_than_there_are(self) -> Self:
+        if self.solved > self.of:
+            raise ValueError(f"{self.solved} of {self.of} items cannot be solved")
+        return self
 
     @property
     def success(self) -> float:

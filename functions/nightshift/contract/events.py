@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText, Model
 from nightshift.contract.evals import EvalSummary
-from nightshift.contract.publication import AttemptLine
+from nightshift.contract.publication import AttemptLine, Spend
 
 EVENT_SOURCE = "nightshift"
 START_DETAIL_TYPE = "Training Run Requested"
@@ -39,6 +39,7 @@ class Stage(StrEnum):
     STARTED = "started"
     RECOVERING = "recovering"
     RECOVERED = "recovered"
+    ASKING = "asking"
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -66,6 +67,7 @@ class StageEvent(Document):
     total_steps: int | None = None
     cause: str | None = None
     node: str | None = None
+    until: datetime | None = Field(None, description="of a question: when the run stops waiting for an answer")
     seconds: float | None = Field(None, description="of a recovery: from the decision to the first sign of life")
     baseline: EvalSummary | None = None
     final: EvalSummary | None = None
@@ -74,4 +76,5 @@ class StageEvent(Document):
     curve: list[float] = Field([], max_length=200, description="success on the fixed set, oldest first, thinned")
     attempts: list[AttemptLine] = Field([], max_length=20)
     gpu_hours: float | None = None
+    spend: Spend | None = None
     links: dict[str, str] = Field({}, description="label -> address")

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText, Model, Sha256
 from nightshift.contract.evals import EvalSummary
+from nightshift.contract.spec import SmallerValues
 
 
 class Phase(StrEnum):
@@ -41,6 +42,9 @@ class OutcomeCause(StrEnum):
     STOPPED_ON_REQUEST = "stopped_on_request"
     WORKER_LOST = "worker_lost"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+    HOST_OUT_OF_MEMORY = "host_out_of_memory"
+    GPU_FAILED = "gpu_failed"
+    NCCL_FAILURE = "nccl_failure"
     ENGINE_FAILURE = "engine_failure"
     CREDENTIALS_EXPIRED = "credentials_expired"
     STORAGE_FULL = "storage_full"
@@ -101,6 +105,7 @@ class Progress(Document):
     step_seconds: float | None = None
     eta_seconds: float | None = None
     acknowledged: int = Field(0, ge=0, description="highest Control.seq that was carried out")
+    guard: GuardReport | None = Field(None, description="what the guard found, from the moment when it was done")
     at: datetime
 
 
@@ -117,6 +122,7 @@ class Outcome(Document):
     saved_step: int = Field(ge=0)
     exit_code: int
     guard: GuardReport | None = None
+    smaller: SmallerValues | None = Field(None, description="the spec's smaller values, where it trained with them")
     evals: list[EvalSummary] = []
     final_export: ExportRecord | None = None
     at: datetime

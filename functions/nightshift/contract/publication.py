@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 
 from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText, Model
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.job import FileDigest
+from nightshift.contract.spec import SmallerValues
+
+
+class Spend(Model):
+    """What the run's nodes (head and workers) cost at list prices while it held them. HyperPod bills nodes whether they
+    are used or not: this is attributed, not caused."""
+
+    dollars: float = Field(ge=0)
+    dollars_per_hour: float = Field(ge=0)
+    prices_as_of: date = Field(description="day of the oldest price in it")
+    prices_old: bool = Field(False, description="that day was more than 90 days before")
 
 
 class AttemptLine(Model):
@@ -24,6 +35,10 @@ class AttemptLine(Model):
     resumed_step: int | None = None
     last_saved_step: int = 0
     gpu_hours: float = 0.0
+    smaller: bool = Field(False, description="trained with the spec's smaller values after an out of memory")
+    guard: ExternalText = Field(
+        "", description="what the job's guard moved aside or repaired, in words; empty: nothing"
+    )
 
 
 class Provenance(Document):
@@ -57,5 +72,7 @@ class Manifest(Document):
     curve: list[EvalSummary]
     adapters: dict[str, int] = Field(description="published adapter name -> step")
     gpu_hours: float
+    spend: Spend | None = None
+    smaller: SmallerValues | None = Field(None, description="values that attempts marked as smaller trained with")
     objects: dict[str, FileDigest] = Field(description="key below runs/<run_id>/ -> digest; manifest.json itself not")
     at: datetime

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, HttpUrl, StringConstraints, field_validator, model_validator
+from pydantic import Field, FiniteFloat, HttpUrl, StringConstraints, field_validator, model_validator
 
 from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportPath, Model, Sha256
+from nightshift.contract.skyrl import SkyRLSettings
 
 S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$", max_length=1_024)]
 ImageRef = Annotated[str, StringConstraints(pattern=r"^[\w.\-/:]+@sha256:[0-9a-f]{64}$", max_length=400)]
@@ -21,6 +22,9 @@ ModelRef = Annotated[
     ),
 ]
 """``hf://owner/name@revision``, ``s3://bucket/prefix``, ``/shared/path`` or ``package://module/folder``."""
+
+QueueName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
+"""The name of a Kueue LocalQueue, short enough to be a label's value."""
 
 
 class GitCode(Model):
@@ -47,7 +51,7 @@ class SeedData(Model):
 
     kind: Literal["seeds"]
     start: int = Field(ge=0)
-    stop: int = Field(ge=1)
+    stop: int = Field(ge=1, le=2**53)
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -72,7 +76,7 @@ Data = Annotated[SeedData | ParquetData, Field(discriminator="kind")]
 class SuccessRule(Model):
     """An item is solved when the sum of its rewards is at least this."""
 
-    min_score: float = 1.0
+    min_score: FiniteFloat = 1.0
 
 
 class Task(Model):
@@ -97,8 +101,13 @@ class Trainer(StrEnum):
 
 
 class LoraSettings(Model):
+    """``exclude_modules``: by default the vision tower, whose adapters vLLM ignores while SkyRL trains them: rollouts
+    and training would use different weights."""
+
     rank: int = Field(32, ge=1, le=512)
     alpha: int = Field(32, ge=1, le=1_024)
+    target_modules: Annotated[str, StringConstraints(max_length=1_000)] = "all-linear"
+    exclude_modules: Annotated[str, StringConstraints(max_length=1_000)] | None = ".*visual.*"
 
 
 class BaseModelSettings(Model):
@@ -129,6 +138,7 @@ class Training(Model):
     hf_save_interval: int = Field(20, ge=1)
     max_ckpts_to_keep: int = Field(2, ge=1)
     gpu_memory_utilization: float = Field(0.45, gt=0, lt=1)
+    skyrl: SkyRLSettings = SkyRLSettings()
 
 
 class InstanceGroup(Model):
@@ -159,15 +169,51 @@ class Target(Model):
     stop: bool = Field(False, description="end the run when the target is held; otherwise only report it")
 
 
+class Priority(StrEnum):
+    """``urgent`` runs of a pool go before all others that wait; none is interrupted."""
+
+    NORMAL = "normal"
+    URGENT = "urgent"
+
+
+class SmallerValues(Model):
+    """What one attempt more may be tried with after a GPU ran out of memory; None keeps a value as it is."""
+
+    gpu_memory_utilization: float | None = Field(None, gt=0, lt=1)
+    micro_train_batch_size_per_gpu: int | None = Field(None, ge=1)
+    micro_forward_batch_size_per_gpu: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("name at least one smaller value")
+        return self
+
+
+class Recovery(Model):
+    """What Nightshift may do by itself, beyond starting again from the last checkpoint."""
+
+    on_out_of_memory: SmallerValues | None = Field(None, description="one retry with these values; none: give up")
+    replace_nodes: bool = Field(
+        False, description="ask HyperPod to replace an instance that is blamed twice (BatchReplaceClusterNodes)"
+    )
+
+
 class Budgets(Model):
     """Limits within which nobody needs to be asked."""
 
     max_recoveries_without_progress: int = Field(3, ge=0, le=100)
     max_rollback_steps: int | None = Field(None, ge=0, description="steps below the floor; default one ckpt_interval")
-    start_minutes: int = Field(60, ge=1, description="from submission to the first progress of an attempt")
-    node_wait_minutes: int = Field(90, ge=1, description="waiting for a replacement node")
+    start_minutes: int = Field(
+        60, ge=1, le=60 * 24 * 7, description="from submission to the first progress of an attempt"
+    )
+    node_wait_minutes: int = Field(90, ge=1, le=60 * 24 * 30, description="waiting for a replacement node")
     wall_hours: float = Field(24 * 14, gt=0, le=24 * 365)
-    gpu_hours: float = Field(5_000, gt=0)
+    gpu_hours: float = Field(5_000, gt=0, le=1e9)
+    dollars: float | None = Field(
+        None, gt=0, le=1e9, description="attributed spend, by the dated price table; none: no limit"
+    )
+    ask_hours: float = Field(24, gt=0, le=24 * 30, description="how long a question to a person may stay open")
 
 
 class NotifyLevel(StrEnum):
@@ -188,6 +234,13 @@ class RunSpec(Model):
     training: Training = Training()
     topology: Topology = Topology()
     budgets: Budgets = Budgets()
+    recovery: Recovery = Recovery()
+    priority: Priority = Priority.NORMAL
+    queue: QueueName | None = Field(
+        None,
+        description="Kueue LocalQueue in the deployment's namespace, which then admits the run in place of Nightshift's "
+        "own lease of the pool; an urgent run gets the WorkloadPriorityClass urgent-priority there",
+    )
     target: Target | None = None
     notify: NotifyLevel = NotifyLevel.NORMAL
 

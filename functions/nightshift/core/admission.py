@@ -9,9 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from nightshift.contract.base import CONTRACT_VERSION
 from nightshift.contract.events import FieldError
-from nightshift.contract.spec import RunSpec, SeedData, batch_size_problems
+from nightshift.contract.skyrl import skyrl_problems
+from nightshift.contract.smaller import smaller_problems
+from nightshift.contract.spec import RunSpec, SeedData, Trainer, batch_size_problems
 from nightshift.core.errors import bounded
+from nightshift.core.prices import price_problems
 
 MAX_ERRORS = 50
 
@@ -54,6 +58,9 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
     except ValidationError as error:
         return [_field_error(dict(e)) for e in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]]
     problems = [FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)]
+    if spec.training.trainer is Trainer.SKYRL:
+        problems += [FieldError(field=f, problem=bounded(p, 300)) for f, p in skyrl_problems(spec)]
+    problems += [FieldError(field=f, problem=p) for f, p in (*smaller_problems(spec), *price_problems(spec))]
     ceiling = known_ceiling(spec)
     if spec.target is not None and ceiling is not None and spec.target.success > ceiling.share:
         problems.append(
@@ -70,7 +77,12 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
 
 def _field_error(error: dict[str, Any]) -> FieldError:
     path = ".".join(str(part) for part in error["loc"]) or "spec"
-    return FieldError(field=bounded(path, 200), problem=bounded(error["msg"], 300))
+    problem = error["msg"]
+    if path == "version":
+        problem = (
+            f"version {CONTRACT_VERSION} of the contract is the newest that is known here; what wrote this may be newer"
+        )
+    return FieldError(field=bounded(path, 200), problem=bounded(problem, 300))
 
 
 def request_digest(raw: dict[str, Any]) -> str:

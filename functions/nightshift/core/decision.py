@@ -24,7 +24,9 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """``why`` is one sentence for the audit trail."""
+    """``why`` is one sentence for the audit trail. ``ask`` puts a question to a person, about that cause; the run goes on
+    waiting meanwhile. ``delete_pods`` and ``recreate_cluster`` are a fence's stronger means. ``smaller``: from here on the
+    run trains with the spec's smaller values."""
 
     verb: Verb
     why: str
@@ -33,3 +35,7 @@ class Decision:
     control: ControlCommand | None = None
     stop_job: bool = False
     create_cluster: bool = False
+    delete_pods: bool = False
+    recreate_cluster: bool = False
+    ask: EndCause | None = None
+    smaller: bool = False

@@ -14,30 +14,38 @@ HYPERPOD_TYPES = {
     "SageMaker HyperPod Cluster Event": SignalKind.CLUSTER_EVENT,
     "SageMaker HyperPod Cluster State Change": SignalKind.CLUSTER_STATE,
 }
-OUTCOME_KEY = re.compile(r"^runs/(?P<run_id>[a-z][-a-z0-9]{0,39})/attempts/(?P<attempt>[1-9]\d{0,5})/outcome\.json$")
+OUTCOME_KEY = re.compile(r"runs/(?P<run_id>[a-z][-a-z0-9]{0,39})/attempts/(?P<attempt>[1-9][0-9]{0,5})/outcome\.json")
+NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+"""Names of clusters and ids of instances. What is longer or has other characters would only break the table's keys."""
 
 
-def node_hint(event: dict[str, Any]) -> NodeHint | None:
+def node_hint(event: Any) -> NodeHint | None:
     """The hint of a HyperPod event. The cluster's name sits at ``detail.ClusterName`` or, in cluster events, at
     ``detail.EventDetails.ClusterName``; so does the instance's id."""
-    kind = HYPERPOD_TYPES.get(str(event.get("detail-type")))
-    detail = event.get("detail")
-    if kind is None or not isinstance(detail, dict):
+    detail = _inside(event, "detail")
+    kind = HYPERPOD_TYPES.get(str(event.get("detail-type"))) if detail is not None else None
+    if kind is None or detail is None:
         return None
-    inner = detail.get("EventDetails") if isinstance(detail.get("EventDetails"), dict) else detail
-    assert isinstance(inner, dict)
-    cluster, instance = inner.get("ClusterName"), inner.get("InstanceId")
-    if not isinstance(cluster, str):
+    inner = _inside(detail, "EventDetails") or detail
+    cluster, instance = _name(inner.get("ClusterName")), _name(inner.get("InstanceId"))
+    if cluster is None:
         return None
     summary = inner.get("HealthSummary")
     said = inner.get("Description") or (summary.get("HealthStatusReason") if isinstance(summary, dict) else None)
-    return NodeHint(kind, cluster, instance if isinstance(instance, str) else None, bounded(said or "", 300))
+    return NodeHint(kind, cluster, instance, bounded(said or "", 300))
 
 
-def outcome_object(event: dict[str, Any]) -> tuple[str, int] | None:
+def outcome_object(event: Any) -> tuple[str, int] | None:
     """(run_id, attempt) of an "Object Created" event for an outcome.json."""
-    detail = event.get("detail")
-    thing = detail.get("object") if isinstance(detail, dict) else None
-    key = thing.get("key") if isinstance(thing, dict) else None
-    match = OUTCOME_KEY.match(key) if isinstance(key, str) else None
+    key = (_inside(_inside(event, "detail"), "object") or {}).get("key")
+    match = OUTCOME_KEY.fullmatch(key) if isinstance(key, str) else None
     return (match["run_id"], int(match["attempt"])) if match else None
+
+
+def _inside(event: Any, name: str) -> dict[str, Any] | None:
+    found = event.get(name) if isinstance(event, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) and NAME.fullmatch(value) else None

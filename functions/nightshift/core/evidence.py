@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from nightshift.contract.evals import EvalSet, EvalSummary
 from nightshift.contract.job import ExportRecord
+from nightshift.contract.spec import Target
 from nightshift.core.run import Attempt
 
 Evidence = TypeVar("Evidence", EvalSummary, ExportRecord)
@@ -67,6 +68,13 @@ def is_complete(found: Results, attempt: int, last_step: int) -> bool:
         and final.step == export.step == last_step
         and export.lora_b_nonzero > 0
     )
+
+
+def holds_target(found: Results, target: Target) -> bool:
+    """The last evals of the fixed set are as good as the run's target asks, and as many as it asks for: what the evals say,
+    not what the job says of them."""
+    last = found.curve[-target.evals :]
+    return len(last) == target.evals and all(s.success >= target.success for s in last)
 
 
 def _live(items: Iterable[Evidence], attempts: Sequence[Attempt]) -> list[Evidence]:

@@ -18,6 +18,9 @@ FACTOR = 3
 WITNESS_SILENCE = timedelta(minutes=5)
 """How long the driver's log must have stood still as well, from the first time that it was asked."""
 
+SAVING = frozenset({Phase.CHECKPOINT, Phase.EXPORT})
+"""Phases that write files and are silent about it: the workers' lines in the log prove nothing about the save."""
+
 KEPT_STEPS = 15
 
 
@@ -53,7 +56,8 @@ def is_overdue(run: Run, spec: RunSpec, progress: Progress | None, now: datetime
 
 def judge_silence(run: Run, spec: RunSpec, progress: Progress | None, witness: str | None, now: datetime) -> Quiet:
     """Two witnesses: the progress, and the driver's log. Both silent is a hang. A log that goes on while the progress
-    stands still is a progress that cannot be written. A log that cannot be had proves nothing.
+    stands still is a progress that cannot be written; within a save it is a save that stalls. A log that cannot be had
+    proves nothing.
 
     ``run.witness_at`` is when the log was last seen to change, or first asked for.
     """
@@ -65,6 +69,8 @@ def judge_silence(run: Run, spec: RunSpec, progress: Progress | None, witness: s
         return Quiet(Silence.WATCHED, f"{told}; the driver's log cannot be asked")
     if now - run.witness_at >= WITNESS_SILENCE:
         return Quiet(Silence.HUNG, f"{told}, and the driver's log stands still for {_minutes(now - run.witness_at)}")
+    if age > FACTOR * limit and progress.phase in SAVING:
+        return Quiet(Silence.HUNG, f"{told}: the save does not end, although the driver's log goes on")
     if age > FACTOR * limit:
         return Quiet(Silence.PROGRESS_UNWRITABLE, f"{told}, but the driver's log goes on")
     return Quiet(Silence.WATCHED, f"{told}; the driver's log is watched")

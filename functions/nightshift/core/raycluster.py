@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
 
 from nightshift.contract.base import Model
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
-from nightshift.contract.spec import InstanceGroup, RunSpec
+from nightshift.contract.spec import InstanceGroup, Priority, RunSpec
 
 RAY_VERSION = "2.56.0"
 """Ray of the image, of the job client in the functions and of ``rayVersion``: one tested version."""
@@ -22,6 +24,16 @@ RUN_LABEL = "nightshift/run"
 OWNER_LABEL = "nightshift/owner"
 ENDPOINT_ANNOTATION = "access.sagemaker.amazonaws.com/enabled"
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+URGENT_CLASS = "urgent-priority"
+"""WorkloadPriorityClass of urgent runs: task governance names the class of a priority ``<priority>-priority``."""
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+NODE_PREFIX = "hyperpod-"
+"""HyperPod names a Kubernetes node ``hyperpod-<instance id>``."""
+
+WORKER_GROUP = "gpu-workers"
 EVICTION_SECONDS = 30
 """Kubernetes' default of 300 s would leave pods on a dead node for five minutes."""
 
@@ -40,9 +52,29 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-63:].strip("-_.") or "unknown"
 
 
-def raycluster_manifest(spec: RunSpec, owner: str, placement: Placement) -> dict[str, Any]:
-    """The RayCluster (ray.io/v1) as a JSON object: one head without GPUs, and the workers."""
-    labels = {**placement.labels, RUN_LABEL: spec.run_id, OWNER_LABEL: label_value(owner)}
+def queue_labels(spec: RunSpec) -> dict[str, str]:
+    """What makes Kueue admit a RayCluster. Task governance wants the queue on the RayCluster and on every pod template: with
+    the first alone, Kueue admits it and then no pod may be created, for ever."""
+    if spec.queue is None:
+        return {}
+    urgent = {PRIORITY_LABEL: URGENT_CLASS} if spec.priority is Priority.URGENT else {}
+    return {QUEUE_LABEL: spec.queue, **urgent}
+
+
+def away_from(excluded: Sequence[str]) -> dict[str, Any]:
+    """A pod's affinity that keeps it off the excluded instances."""
+    nodes = [f"{NODE_PREFIX}{instance}" for instance in sorted(set(excluded))]
+    expression = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": nodes}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def raycluster_manifest(
+    spec: RunSpec, owner: str, placement: Placement, excluded: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The RayCluster (ray.io/v1) as a JSON object: one head without GPUs, and the workers; no pod on the excluded
+    instances."""
+    labels = {**placement.labels, RUN_LABEL: spec.run_id, OWNER_LABEL: label_value(owner), **queue_labels(spec)}
     head = _pod(spec, spec.topology.head, placement, labels, cpu="8", memory="64Gi", name="ray-head")
     head["spec"]["containers"][0]["ports"] = [
         {"containerPort": 6379, "name": "gcs-server"},
@@ -50,7 +82,7 @@ def raycluster_manifest(spec: RunSpec, owner: str, placement: Placement) -> dict
         {"containerPort": 10001, "name": "client"},
     ]
     workers = spec.topology.workers
-    return {
+    manifest: dict[str, Any] = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": {
@@ -61,6 +93,8 @@ def raycluster_manifest(spec: RunSpec, owner: str, placement: Placement) -> dict
         },
         "spec": {
             "rayVersion": RAY_VERSION,
+            # Kueue takes the suspension away when it admits; where no Kueue is, nothing starts beside somebody's quota.
+            **({"suspend": True} if spec.queue is not None else {}),
             "headGroupSpec": {
                 # The endpoint reaches the dashboard through the pod's address, so it must listen on all of them.
                 "rayStartParams": {
@@ -72,7 +106,7 @@ def raycluster_manifest(spec: RunSpec, owner: str, placement: Placement) -> dict
             },
             "workerGroupSpecs": [
                 {
-                    "groupName": "gpu-workers",
+                    "groupName": WORKER_GROUP,
                     "replicas": workers.count,
                     "minReplicas": workers.count,
                     "maxReplicas": workers.count,
@@ -82,6 +116,16 @@ def raycluster_manifest(spec: RunSpec, owner: str, placement: Placement) -> dict
             ],
         },
     }
+    return excluding(manifest, excluded) if excluded else manifest
+
+
+def excluding(cluster: dict[str, Any], excluded: Sequence[str]) -> dict[str, Any]:
+    """A RayCluster, as it is in Kubernetes, with every pod template kept off the excluded instances. Nothing else of it
+    changes, and the argument stays as it was."""
+    changed = copy.deepcopy(cluster)
+    for group in (changed["spec"]["headGroupSpec"], *changed["spec"].get("workerGroupSpecs", [])):
+        group["template"]["spec"]["affinity"] = away_from(excluded)
+    return changed
 
 
 def _pod(

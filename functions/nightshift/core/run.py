@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 
 from pydantic import Field
 
 from nightshift.contract.base import Document, ExternalText
 from nightshift.contract.control import ControlCommand
+from nightshift.contract.job import GuardReport
+from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 
 
@@ -53,6 +55,8 @@ class SignalKind(StrEnum):
     OUTCOME = "outcome"
     LEASE_FREE = "lease_free"
     CANCEL = "cancel"
+    ANSWER = "answer"
+    RECONCILE = "reconcile"
     TIMER = "timer"
 
     @property
@@ -70,6 +74,18 @@ class Signal(Document):
     at: datetime
 
 
+class Question(Document):
+    """What a person is asked, and until when the run waits for an answer; then it ends for ``cause``.
+
+    "Go on" clears the question; "give up" leaves it with the name of who said so."""
+
+    cause: EndCause
+    text: ExternalText
+    asked_at: datetime
+    until: datetime
+    given_up_by: ExternalText | None = None
+
+
 class Attempt(Document):
     """One Ray job of a run."""
 
@@ -83,9 +99,11 @@ class Attempt(Document):
     end_cause: EndCause | None = None
     signal: str | None = None
     message: ExternalText = ""
-    node: str | None = None
+    node: str | None = Field(None, description="the instance that is blamed for the end, where one is")
+    smaller: bool = Field(False, description="runs with the spec's smaller values after an out of memory")
     resumed_step: int | None = None
     last_saved_step: int = 0
+    guard: GuardReport | None = Field(None, description="what the job's guard did before the trainer started")
     gpus: int = 0
 
     def gpu_hours(self, now: datetime) -> float:
@@ -119,9 +137,14 @@ class Run(Document):
     instances: tuple[str, ...] = Field((), description="instances that host the run's pods, as last seen")
     lost_instance: str | None = None
     announced: tuple[str, ...] = Field((), description="instances of the run that a node event was about")
+    taken_away: tuple[str, ...] = Field(
+        (), description="instances from which Kubernetes took a pod of the current attempt although they were well"
+    )
     leased_at: datetime | None = Field(
         None, description="when the run began to hold its pool: wall hours count from here"
     )
+    dollars_per_hour: float | None = Field(None, description="list price of all its nodes, as known at intake")
+    prices_as_of: date | None = Field(None, description="day of the oldest price in it")
     signal_counter: int = 0
     seen_counter: int = 0
     look_seq: int = 0
@@ -130,6 +153,25 @@ class Run(Document):
     waiting_since: datetime | None = None
     recovering_since: datetime | None = None
     cancel_requested: bool = False
+    cancel_requested_at: datetime | None = None
+    question: Question | None = None
+    blamed: tuple[str, ...] = Field((), description="instances blamed for ended attempts, oldest first, with repeats")
+    excluded: tuple[str, ...] = Field((), description="instances on which no pod of the run may be placed any more")
+    smaller: bool = Field(False, description="further attempts run with the spec's smaller values")
+    fence_level: int = Field(0, ge=0, le=2, description="0: the job was asked to stop; 1: pods deleted; 2: recreated")
+    fence_level_at: datetime | None = None
+    priority: Priority = Priority.NORMAL
+    queue: str | None = Field(
+        None, description="Kueue LocalQueue that admits the run's RayCluster, in place of a lease"
+    )
+    admitted_at: datetime | None = Field(
+        None, description="when Kueue admitted the RayCluster that the current attempt runs on, by Kueue's clock"
+    )
+    stuck_since: datetime | None = Field(
+        None, description="since when Kueue says that the run cannot be admitted as things are"
+    )
+    waiting_for: ExternalText = Field("", description="whom or what the run waits for in its queue")
+    history_base: int = Field(0, description="shift_seq when execution k began: its history grows with the difference")
     step_times: tuple[float, ...] = Field((), description="seconds of the last steps, for the run's own pace")
     witness: str | None = Field(
         None, description="fingerprint of the driver's log, asked for while progress is overdue"
@@ -143,3 +185,4 @@ class Run(Document):
     success: float | None = None
     eta_seconds: float | None = None
     published: bool = False
+    ended_at: datetime | None = Field(None, description="when the record became final")

@@ -1,8 +1,10 @@
-"""HTTP API: ``POST /runs`` and ``GET /runs/{run_id}``. Every error is a problem document (RFC 9457)."""
+"""HTTP API: ``POST /runs``, ``GET /runs/{run_id}``, ``POST /runs/{run_id}/cancel`` and ``/answer``. Every error is a problem
+document (RFC 9457)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
@@ -10,12 +12,14 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import ValidationError
 
-from nightshift.contract.api import Problem, RunAccepted
+from nightshift.contract.api import Answer, Problem, RunAccepted, RunTold
 from nightshift.contract.events import FieldError, StartRequest
-from nightshift.core.errors import bounded
+from nightshift.core.errors import TransientError, bounded
+from nightshift.core.run import Run
 from nightshift.handlers.observability import logger, metrics, tracer
 from nightshift.handlers.settings import IntakeSettings, load
 from nightshift.handlers.wiring import store_ports
+from nightshift.steps import control
 from nightshift.steps.intake import Deployment, request_run
 from nightshift.steps.ports import Ports
 from nightshift.steps.view import view_run
@@ -76,6 +80,40 @@ def get_run(run_id: str) -> Response[str]:
     if found is None:
         return _problem(404, "No such run", f"Nobody asked for a run {run_id}.")
     return Response(status_code=200, content_type="application/json", body=found.model_dump_json())
+
+
+@app.post("/runs/<run_id>/cancel")
+def cancel_run(run_id: str) -> Response[str]:
+    return _told(run_id, lambda ports: control.cancel(ports, run_id, _caller()))
+
+
+@app.post("/runs/<run_id>/answer")
+def answer_run(run_id: str) -> Response[str]:
+    body = app.current_event.body or ""
+    if len(body) > MAX_BODY:
+        return _problem(413, "Request too large", f"At most {MAX_BODY} characters.")
+    try:
+        said = Answer.model_validate(json.loads(body))
+    except (json.JSONDecodeError, ValidationError) as error:
+        return _problem(400, "Not an answer", bounded(f'Send {{"go_on": true}} or {{"go_on": false}}. {error}', 500))
+    return _told(run_id, lambda ports: control.answer(ports, run_id, said.go_on, _caller()))
+
+
+def _told(run_id: str, tell: Callable[[Ports], Run]) -> Response[str]:
+    logger.append_keys(run_id=bounded(run_id, 40))
+    if len(run_id) > 40:
+        return _problem(404, "No such run", "A run id has at most 40 characters.")
+    ports, _ = _ports()
+    try:
+        run = tell(ports)
+    except control.NoSuchRun as error:
+        return _problem(404, "No such run", str(error))
+    except control.NotPossible as error:
+        return _problem(409, "Not possible now", str(error))
+    except TransientError as error:
+        return _problem(503, "Try again", str(error))
+    body = RunTold(run_id=run.run_id, state=run.state.value).model_dump_json()
+    return Response(status_code=202, content_type="application/json", body=body)
 
 
 @app.not_found

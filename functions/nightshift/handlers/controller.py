@@ -9,7 +9,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from nightshift.handlers.observability import logger, metrics, tracer
-from nightshift.handlers.settings import ControllerSettings, load
+from nightshift.handlers.settings import StepSettings, load
 from nightshift.handlers.wiring import controller_ports, temporary_faults_named
 from nightshift.steps import ending, publish, transitions
 from nightshift.steps.look import look
@@ -17,13 +17,14 @@ from nightshift.steps.ports import Ports
 from nightshift.steps.requests import LookRequest, Reply, StepRequest
 
 
-def steps(settings: ControllerSettings) -> dict[str, Callable[[Ports, StepRequest], Reply]]:
+def steps(settings: StepSettings) -> dict[str, Callable[[Ports, StepRequest], Reply]]:
     """Every step by its name in the payload; ``look`` answers a token and is called by itself."""
     return STEPS | {"submit": lambda ports, request: transitions.submit(ports, request, settings.bucket)}
 
 
 STEPS: dict[str, Callable[[Ports, StepRequest], Reply]] = {
     "admit": transitions.admit,
+    "successor": transitions.successor,
     "preflight": transitions.preflight,
     "provision": transitions.provision,
     "publish": publish.publish,
@@ -42,11 +43,12 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Payload: ``StepRequest`` or ``LookRequest``. A look's answer goes to its token, not to the caller."""
     request = StepRequest.model_validate(event)
     logger.append_keys(run_id=request.run_id, step=request.step, k=request.k)
-    settings = load(ControllerSettings)
-    ports = controller_ports(settings, lambda: context.get_remaining_time_in_millis() / 1_000)
+    settings = load(StepSettings)
+    remaining = context.get_remaining_time_in_millis
+    ports = controller_ports(settings, lambda: remaining() / 1_000, settings.training_run_arn)
     with temporary_faults_named(request.run_id):
         if request.step == "look":
-            reply = look(ports, LookRequest.model_validate(event), settings.look_seconds)
+            reply = look(ports, LookRequest.model_validate(event), settings.look_seconds, settings.bounds)
         else:
             reply = steps(settings)[request.step](ports, request)
     decision = "nap" if reply is None else reply.decision

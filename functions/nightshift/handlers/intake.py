@@ -10,6 +10,7 @@ from aws_lambda_powertools.utilities.parser.models import EventBridgeModel
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from nightshift.contract.events import StartRequest
+from nightshift.core.errors import bounded
 from nightshift.handlers.observability import logger, metrics, tracer
 from nightshift.handlers.settings import IntakeSettings, load
 from nightshift.handlers.wiring import store_ports
@@ -22,7 +23,17 @@ from nightshift.steps.intake import Deployment, request_run
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """A request that cannot be understood at all is recorded like any other invalid one, and never retried."""
     settings = load(IntakeSettings)
-    envelope = parse(event=event, model=EventBridgeModel)
+    try:
+        envelope = parse(event=event, model=EventBridgeModel)
+    except ValidationError as error:
+        logger.append_keys(run_id=None)
+        logger.error("not an event of EventBridge", extra={"fields": bounded([e["loc"] for e in error.errors()], 300)})
+        metrics.add_metric(name="RunsRefused", unit=MetricUnit.Count, value=1)
+        return {
+            "run_id": None,
+            "created": False,
+            "errors": [{"field": "event", "problem": "not an event of EventBridge"}],
+        }
     detail: Any = envelope.detail
     try:
         request = StartRequest.model_validate(detail)

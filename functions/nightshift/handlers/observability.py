@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from aws_lambda_powertools import Logger, Metrics, Tracer
 
-SERVICE = "nightshift"
+SERVICE, NAMESPACE = "nightshift", "Nightshift"
 
 logger = Logger(service=SERVICE)
 tracer = Tracer(service=SERVICE)
-metrics = Metrics(service=SERVICE, namespace="Nightshift")
+metrics = Metrics(service=SERVICE, namespace=NAMESPACE)

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nightshift.core.history import BOUNDS, Bounds
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=False)
@@ -35,6 +37,23 @@ class ControllerSettings(StoreSettings):
     service_account: str = Field(alias="SERVICE_ACCOUNT", min_length=1)
     shared_claim: str = Field(alias="SHARED_CLAIM_NAME", min_length=1)
     look_seconds: int = Field(60, alias="LOOK_SECONDS_ATTEMPT", ge=1, le=3_600)
+
+
+class StepSettings(ControllerSettings):
+    """Of the function that the state machines call. Smaller bounds than the proven ones are for tests; larger ones are
+    refused."""
+
+    training_run_arn: str = Field(alias="TRAINING_RUN_ARN", min_length=1)
+    shift_looks: int = Field(BOUNDS.looks, alias="SHIFT_LOOKS", ge=1, le=BOUNDS.looks)
+    parent_events: int = Field(BOUNDS.parent_events, alias="PARENT_EVENTS", ge=1, le=BOUNDS.parent_events)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(looks=self.shift_looks, parent_events=self.parent_events)
+
+
+class ReconcilerSettings(ControllerSettings):
+    training_run_arn: str = Field(alias="TRAINING_RUN_ARN", min_length=1)
 
 
 S = TypeVar("S", bound=Settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -15,10 +15,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.adapters.artifacts import S3Artifacts
 from nightshift.adapters.run_store import DynamoRunStore
+from nightshift.adapters.threads import at_once
 from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
+from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.errors import TransientError
-from nightshift.core.observation import ClusterView
+from nightshift.core.observation import ClusterView, OwnedCluster
 from nightshift.core.raycluster import Placement
 from nightshift.handlers.settings import ControllerSettings, StoreSettings
 from nightshift.steps.ports import Clusters, HyperPod, Jobs, Ports
@@ -98,9 +100,9 @@ class _Lazy:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def create(self, spec: Any, owner: str) -> bool:
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         with temporary_faults_named(spec.run_id):
-            return self._controller.clusters.create(spec, owner)
+            return self._controller.clusters.create(spec, owner, excluded)
 
     def view(self, name: str) -> ClusterView:
         with temporary_faults_named(name):
@@ -110,6 +112,36 @@ class _Lazy:
         with temporary_faults_named(name):
             self._controller.clusters.delete(name)
 
+    def owned(self) -> Sequence[OwnedCluster]:
+        with temporary_faults_named("of every RayCluster"):
+            return self._controller.clusters.owned()
+
+    def delete_pods(
+        self,
+        name: str,
+        instances: frozenset[str] | None = None,
+        created_before: datetime | None = None,
+        force: bool = False,
+    ) -> int:
+        with temporary_faults_named(name):
+            return self._controller.clusters.delete_pods(name, instances, created_before, force)
+
+    def exclude(self, spec: RunSpec, owner: str, excluded: Sequence[str]) -> bool:
+        with temporary_faults_named(spec.run_id):
+            return self._controller.clusters.exclude(spec, owner, excluded)
+
+    def pod_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        with temporary_faults_named(name):
+            return self._controller.clusters.pod_records(name)
+
+    def event_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        with temporary_faults_named(name):
+            return self._controller.clusters.event_records(name)
+
+    def node_records(self, instances: frozenset[str]) -> Sequence[Mapping[str, Any]]:
+        with temporary_faults_named("of the run's nodes"):
+            return self._controller.clusters.node_records(instances)
+
 
 class _LazyHyperPod:
     def __init__(self, controller: Controller) -> None:
@@ -117,6 +149,9 @@ class _LazyHyperPod:
 
     def view(self) -> HyperPodView:
         return self._controller.hyperpod.view()
+
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        return self._controller.hyperpod.replace(instances)
 
 
 class _None:
@@ -168,9 +203,11 @@ def store_ports(settings: StoreSettings, remaining: Callable[[], float], trainin
     )
 
 
-def controller_ports(settings: ControllerSettings, remaining: Callable[[], float]) -> Ports:
+def controller_ports(
+    settings: ControllerSettings, remaining: Callable[[], float], training_run_arn: str | None = None
+) -> Ports:
     """Ports of a function that also touches Kubernetes, Ray and HyperPod, all under the one controller role."""
-    controller, plain = Controller(settings), store_ports(settings, remaining)
+    controller, plain = Controller(settings), store_ports(settings, remaining, training_run_arn)
     return Ports(
         runs=plain.runs,
         clusters=_Lazy(controller),
@@ -182,4 +219,5 @@ def controller_ports(settings: ControllerSettings, remaining: Callable[[], float
         now=plain.now,
         sleep=plain.sleep,
         remaining=remaining,
+        together=at_once,
     )

@@ -15,6 +15,7 @@ from nightshift.report.words import (
     between,
     cause_words,
     clean,
+    dollars,
     duration,
     hours,
     moment,
@@ -54,6 +55,8 @@ def _facts(manifest: Manifest, provenance: Provenance) -> str:
         ("Attempts", f"{len(manifest.attempts)}"),
         ("GPU-hours", hours(manifest.gpu_hours)),
     ]
+    if manifest.spend is not None:
+        facts.append(("Attributed cost", dollars(manifest.spend.dollars)))
     return '<dl class="facts">' + "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts) + "</dl>"
 
 

@@ -13,8 +13,8 @@ from nightshift.contract.publication import AttemptLine, Manifest, Provenance
 from nightshift.contract.spec import RunSpec
 from nightshift.report.facts import base_model, training_facts
 from nightshift.report.svg import kept_points
-from nightshift.report.text import count, interval, resume_sentence
-from nightshift.report.words import bounded, cause_words, clean, hours, moment, percent, plural, size, utc
+from nightshift.report.text import attempt_notes, count, interval, resume_sentence
+from nightshift.report.words import bounded, cause_words, clean, hours, moment, percent, plural, size, spend_words, utc
 
 
 def _class(css: str) -> str:
@@ -73,7 +73,8 @@ def _when(at: datetime | None) -> str:
 
 def _attempt_rows(line: AttemptLine) -> str:
     resumed = "–" if line.resumed_step is None else f"{line.resumed_step:,}"
-    more = ' class="more"' if line.message else ""
+    told = "; ".join(part for part in (clean(line.message), attempt_notes(line)) if part)
+    more = ' class="more"' if told else ""
     row = (
         f'<tr{more}><th scope="row" class="number">{line.n}</th>'
         f"{_when(line.started_at)}{_when(line.ended_at)}{_cell(cause_words(line.end_cause))}"
@@ -81,8 +82,8 @@ def _attempt_rows(line: AttemptLine) -> str:
         f"{_cell(resumed, 'number')}{_cell(f'{line.last_saved_step:,}', 'number')}"
         f"{_cell(hours(line.gpu_hours), 'number')}</tr>"
     )
-    if line.message:
-        row += f'<tr><td></td><td class="message" colspan="8">{escape(clean(line.message))}</td></tr>'
+    if told:
+        row += f'<tr><td></td><td class="message" colspan="8">{escape(told)}</td></tr>'
     return row
 
 
@@ -112,7 +113,19 @@ def attempts(manifest: Manifest) -> str:
     caption = f"<caption>{plural(len(lines), 'attempt')}, {hours(manifest.gpu_hours)} GPU-hours in all</caption>"
     body = "".join(_attempt_rows(one) for one in lines)
     table = f"<table>{caption}{head}<tbody>{body}</tbody></table>"
-    return f"<h2>Attempts</h2>{told}{_scroll('Attempts', table)}"
+    return f"<h2>Attempts</h2>{told}{_scroll('Attempts', table)}{_costs(manifest)}"
+
+
+def _costs(manifest: Manifest) -> str:
+    """What the run is said to cost, and the smaller values that attempts trained with."""
+    lines = []
+    if manifest.spend is not None:
+        lines.append(f"Cost: {spend_words(manifest.spend)}. HyperPod bills nodes whether they are used or not.")
+    if manifest.smaller is not None:
+        named = manifest.smaller.model_dump(exclude_none=True)
+        values = ", ".join(f"training.{name} {value:g}" for name, value in named.items())
+        lines.append(f"Smaller values, after a GPU ran out of memory: {values}.")
+    return "".join(f'<p class="note-text">{escape(line)}</p>' for line in lines)
 
 
 def _adapter_row(manifest: Manifest, name: str, step: int) -> str:

@@ -13,7 +13,7 @@ from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import Stage, StageEvent
 from nightshift.report.mrkdwn import code, context, esc, header, links, sections
 from nightshift.report.text import attempt_sentence, count, result_words, sparkline
-from nightshift.report.words import cause_words, duration, hours, percent, plural
+from nightshift.report.words import cause_words, duration, hours, moment, percent, plural, spend_words
 
 _TEXT_LIMIT = 1_000
 _SENTENCE_LIMIT = 1_500
@@ -105,6 +105,13 @@ def _recovered(event: StageEvent) -> _Message:
     return _Message(title=f"{event.run_id} is training again", summary=what, parts=[[what, _sentence(event)]])
 
 
+def _asking(event: StageEvent) -> _Message:
+    until = f"The run waits for an answer until *{moment(event.until)}*, and then it ends." if event.until else ""
+    how = f"Answer with {code(f'POST /runs/{event.run_id}/answer', 120)}: go on, or give up."
+    said = _sentence(event) or f"{_attempt(event)}: {esc(cause_words(event.cause, 'something is missing'), 200)}."
+    return _Message(title=f"{event.run_id} asks what to do", summary=said, parts=[[said, until, how]])
+
+
 def _result_line(label: str, baseline: EvalSummary | None, final: EvalSummary | None) -> str:
     if baseline and final:
         return f"*{label}:* {result_words(baseline)} → *{result_words(final)}*"
@@ -124,9 +131,11 @@ def _results(event: StageEvent) -> list[str]:
 
 
 def _costs(event: StageEvent) -> list[str]:
-    lines = [f"• {esc(attempt_sentence(one), 600)}" for one in event.attempts]
+    lines = [f"• {esc(attempt_sentence(one), 900)}" for one in event.attempts]
     if event.gpu_hours is not None:
         lines.append(f"*{hours(event.gpu_hours)} GPU-hours* in all")
+    if event.spend is not None:
+        lines.append(esc(spend_words(event.spend), 300))
     return lines
 
 
@@ -163,6 +172,7 @@ _MESSAGES: dict[Stage, Callable[[StageEvent], _Message]] = {
     Stage.STARTED: _started,
     Stage.RECOVERING: _recovering,
     Stage.RECOVERED: _recovered,
+    Stage.ASKING: _asking,
     Stage.FINISHED: _finished,
     Stage.FAILED: _failed,
     Stage.CANCELLED: _cancelled,

@@ -78,14 +78,21 @@ def ceiling_sentence(ceiling: float) -> str:
 
 
 def attempt_sentence(line: AttemptLine) -> str:
-    """One attempt for a message: where it started, how it ended, what it cost. At most about 500 characters."""
+    """One attempt for a message: where it started, how it ended, what it cost. At most about 900 characters."""
     begin = f"from step {line.resumed_step}" if line.resumed_step else "from the start"
     node = f" ({bounded(clean(line.node), 80)})" if line.node else ""
     took = f" after {duration(between(line.started_at, line.ended_at).total_seconds())}" if line.ended_at else ""
+    also = attempt_notes(line)
     return (
         f"Attempt {line.n}: {begin}; {cause_words(line.end_cause)}{node}{took}; "
-        f"last saved step {line.last_saved_step}; {hours(line.gpu_hours)} GPU-hours"
+        f"last saved step {line.last_saved_step}; {hours(line.gpu_hours)} GPU-hours{f'; {also}' if also else ''}"
     )
+
+
+def attempt_notes(line: AttemptLine) -> str:
+    """What was different about an attempt: smaller values, and what its guard did. Empty where nothing was."""
+    smaller = "with smaller values" if line.smaller else ""
+    return "; ".join(part for part in (smaller, bounded(clean(line.guard), 300)) if part)
 
 
 def resume_sentence(before: AttemptLine, after: AttemptLine) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from nightshift.contract.publication import Spend
+
 CAUSES: Mapping[str, str] = MappingProxyType(
     {
         "finished": "trained to its end",
@@ -21,6 +23,11 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         "evidence_missing": "ended without its final results",
         "capacity_missing": "the cluster has too few nodes",
         "gpu_out_of_memory": "ran out of GPU memory",
+        "host_out_of_memory": "ran out of main memory",
+        "gpu_failed": "a GPU reported a fault",
+        "nccl_failure": "the GPUs' communication failed",
+        "preempted": "was preempted or evicted",
+        "quota_missing": "its queue had no quota",
         "engine_failure": "an inference engine failed",
         "credentials_expired": "its credentials expired",
         "storage_full": "the shared storage was full",
@@ -74,6 +81,20 @@ def hours(value: float) -> str:
     """GPU-hours: three decimals below one, one from ten on."""
     digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
     return f"{value:,.{digits}f}"
+
+
+def dollars(value: float) -> str:
+    """``$1,234.50``; whole dollars from ten thousand on."""
+    return f"${value:,.0f}" if value >= 10_000 else f"${value:,.2f}"
+
+
+def spend_words(spend: Spend) -> str:
+    """What a run is said to cost, with what that figure is and how old its prices are."""
+    old = ", which are older than 90 days" if spend.prices_old else ""
+    return (
+        f"{dollars(spend.dollars)} attributed: its nodes at list prices of {spend.prices_as_of:%Y-%m-%d}{old}, "
+        "for as long as it held them"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -10,14 +10,20 @@ from nightshift.contract.events import Stage, StageEvent
 from nightshift.contract.publication import AttemptLine
 from nightshift.contract.spec import NotifyLevel, RunSpec
 from nightshift.core.errors import bounded
+from nightshift.core.guard import guard_words
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
 LOUD = {
-    NotifyLevel.QUIET: frozenset({Stage.FINISHED, Stage.FAILED, Stage.CANCELLED}),
+    NotifyLevel.QUIET: frozenset({Stage.ASKING, Stage.FINISHED, Stage.FAILED, Stage.CANCELLED}),
     NotifyLevel.NORMAL: frozenset(Stage) - {Stage.QUEUED},
     NotifyLevel.ALL: frozenset(Stage),
 }
+
+
+def execution_name(run: Run) -> str:
+    """Of the only execution that may write: its run's id and k. The finisher reads both from it."""
+    return f"{run.run_id}-r{run.k}"
 
 
 def next_shift(run: Run) -> dict[str, Any]:
@@ -31,9 +37,9 @@ def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None =
     ports.runs.audit(run_id, line)
 
 
-def emit(ports: Ports, run: Run, spec: RunSpec, stage: Stage, key: str, **fields: Any) -> bool:
-    """A stage event, where the run's notification level wants it. False where it was not accepted."""
-    if stage not in LOUD[spec.notify]:
+def emit(ports: Ports, run: Run, spec: RunSpec | None, stage: Stage, key: str, **fields: Any) -> bool:
+    """A stage event, where the run's notification level wants it, or nobody knows it. False where it was not accepted."""
+    if spec is not None and stage not in LOUD[spec.notify]:
         return True
     return ports.stages.emit(
         StageEvent(
@@ -62,4 +68,6 @@ def attempt_line(attempt: Attempt, now: datetime) -> AttemptLine:
         resumed_step=attempt.resumed_step,
         last_saved_step=attempt.last_saved_step,
         gpu_hours=round(attempt.gpu_hours(now), 4),
+        smaller=attempt.smaller,
+        guard=guard_words(attempt.guard) if attempt.guard is not None else "",
     )

@@ -7,11 +7,13 @@ from typing import Any
 
 from nightshift.contract.events import Stage
 from nightshift.contract.spec import RunSpec
+from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
 from nightshift.core.evidence import results
 from nightshift.core.run import Run, RunState, Signal, SignalKind
 from nightshift.steps.common import attempt_line, audit, emit, next_shift
+from nightshift.steps.diagnostics import save_last
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
 from nightshift.steps.signals import wake
@@ -54,7 +56,7 @@ def told(cause: str) -> str:
     """The message in a Lambda's error document; the cause as it is where it is none. Stack traces are in the log."""
     try:
         document = json.loads(cause)
-    except ValueError:
+    except (ValueError, RecursionError):
         return cause
     if not isinstance(document, dict):
         return cause
@@ -67,6 +69,7 @@ def teardown(ports: Ports, request: StepRequest) -> Reply:
     """Delete the RayCluster and everything on it."""
     run = ports.runs.load(request.run_id, request.k)
     run = ports.runs.update(run, state=RunState.TEARDOWN, waiting_since=ports.now(), **next_shift(run))
+    save_last(ports, run)
     ports.clusters.delete(run.raycluster)
     audit(ports, run.run_id, "step", "RayCluster deleted", detail=run.raycluster)
     return Reply(decision="ready", shift=str(run.shift_seq))
@@ -85,7 +88,7 @@ def release(ports: Ports, request: StepRequest) -> Reply:
 def _finished(ports: Ports, run: Run) -> Run:
     """A repeat of this step may have been faster: what follows is due all the same."""
     try:
-        return ports.runs.finish(run, run.verdict or RunState.FAILED)
+        return ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
     except StaleExecution:
         there = ports.runs.load(run.run_id, run.k)
         if not there.state.is_final:
@@ -103,20 +106,20 @@ def wake_next(ports: Ports, pool: str) -> None:
 def notify(ports: Ports, request: StepRequest) -> Reply:
     """The final message. Its key makes it one message, however often this step is repeated."""
     run = ports.runs.load(request.run_id, request.k)
-    spec = ports.artifacts.spec(run.run_id)
-    emit_final(ports, run, spec)
+    emit_final(ports, run)
     return Reply(decision=run.state.value)
 
 
-def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
-    """Everything that the last message shows, from the record and from S3."""
+def emit_final(ports: Ports, run: Run) -> None:
+    """Everything that the last message shows, from the record and from S3. It is sent at every notification level, so a
+    run without a readable spec has one too."""
     now, attempts = ports.now(), ports.runs.attempts(run.run_id)
     found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
     thinned = found.curve[:: max(1, -(-len(found.curve) // MAX_CURVE))]
     accepted = emit(
         ports,
         run,
-        spec,
+        spec_or_none(ports, run.run_id),
         STAGES[run.state],
         "final",
         attempt=run.attempt or None,
@@ -129,11 +132,21 @@ def emit_final(ports: Ports, run: Run, spec: RunSpec) -> None:
         curve=[s.success for s in thinned],
         attempts=[attempt_line(a, now) for a in attempts][-20:],
         gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        spend=spend_of(run, now),
         links=ports.artifacts.links(run.run_id),
     )
     if not accepted:
         raise TransientError(run.run_id, "EventBridge did not accept the final message")
+    ports.runs.told(run.run_id)  # until then the reconciler sends it again
     audit(ports, run.run_id, "step", "final message sent", detail=str(run.state))
+
+
+def spec_or_none(ports: Ports, run_id: str) -> RunSpec | None:
+    """None where there is none that can be read, whatever the reason: repeating does not help."""
+    try:
+        return ports.artifacts.spec(run_id)
+    except PermanentError:
+        return None
 
 
 def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bool:
@@ -146,7 +159,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
     if run.state.is_final:  # the last steps may have died after the record was written; all are safe to repeat
         ports.clusters.delete(run.raycluster)
         wake_next(ports, run.pool)
-        _tell(ports, run)
+        emit_final(ports, run)
         return False
     why = bounded(f"the state machine ended as {status}: {told(error)}", 600)
     proven = run.verdict is RunState.SUCCEEDED and run.published
@@ -158,21 +171,15 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
             sentence=bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
         )
     audit(ports, run_id, "finisher", "takes over", detail=why)
+    save_last(ports, run)
     _end_open_attempt(ports, run, why)
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
-    run = ports.runs.finish(run, run.verdict or RunState.FAILED)
+    run = ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
     ports.clusters.delete(run.raycluster)  # an orphan of the execution may have created it again before the last write
     wake_next(ports, run.pool)
-    _tell(ports, run)
+    emit_final(ports, run)
     return True
-
-
-def _tell(ports: Ports, run: Run) -> None:
-    try:
-        emit_final(ports, run, ports.artifacts.spec(run.run_id))
-    except PermanentError as missing:
-        audit(ports, run.run_id, "finisher", "no final message", detail=str(missing))
 
 
 def _confirm_gone(ports: Ports, run: Run) -> None:

@@ -9,8 +9,9 @@ from nightshift.contract.events import FieldError, Stage, StageEvent
 from nightshift.contract.spec import RunSpec, spec_digest
 from nightshift.core.admission import check_spec, request_digest, shown_run_id
 from nightshift.core.errors import bounded
+from nightshift.core.prices import hourly
 from nightshift.core.run import Run, RunState
-from nightshift.steps.common import audit
+from nightshift.steps.common import audit, execution_name
 from nightshift.steps.ports import Ports, Rejection
 
 
@@ -38,7 +39,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
     checked = check_spec(raw)
     if not isinstance(checked, RunSpec):
         return _refuse(ports, raw, owner, checked)
-    now = ports.now()
+    now, costs = ports.now(), hourly(checked.topology)
     wanted = Run(
         run_id=checked.run_id,
         k=1,
@@ -52,6 +53,10 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         raycluster=checked.run_id,
         created_at=now,
         total_steps=checked.training.total_steps,
+        priority=checked.priority,
+        queue=checked.queue,
+        dollars_per_hour=costs.dollars if costs is not None else None,
+        prices_as_of=costs.as_of if costs is not None else None,
     )
     there, created = ports.runs.create(wanted)
     if there.spec_sha256 != wanted.spec_sha256:
@@ -61,7 +66,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         return _refuse(ports, raw, owner, [taken], conflict=True)
     if there.state is RunState.ADMITTED:
         ports.artifacts.put_spec(checked)
-        ports.executions.start(f"{there.run_id}-r{there.k}", {"version": 1, "run_id": there.run_id, "k": there.k})
+        ports.executions.start(execution_name(there), {"version": 1, "run_id": there.run_id, "k": there.k})
     if created:
         audit(ports, there.run_id, "intake", "run requested", detail=f"by {there.owner}, pool {there.pool}")
     return Intake(there, created)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TypeGuard
 
-from nightshift.contract.job import OutcomeCause
+from nightshift.contract.job import Outcome, OutcomeCause
 from nightshift.contract.spec import RunSpec
-from nightshift.core.decide import lost_instance
+from nightshift.core.decisions.common import lost_instance
 from nightshift.core.errors import TransientError, bounded
-from nightshift.core.evidence import is_complete, results
+from nightshift.core.evidence import holds_target, is_complete, results
 from nightshift.core.hang import is_overdue
 from nightshift.core.observation import UNKNOWN_CLUSTER, ClusterView, JobState, JobView, Observation, RayView
+from nightshift.core.queueing import preempted
 from nightshift.core.run import Attempt, Awaiting, Run, RunState
 from nightshift.steps.ports import NO_LOG, Ports
+from nightshift.steps.reports import outcome_of, progress_of
 
 NOTHING = ClusterView(exists=False)
 
@@ -44,22 +47,23 @@ def _fence(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> Observation:
     if run.state is RunState.TEARDOWN or not cluster.exists:
         return Observation(cluster)
     jobs = ports.jobs(run.raycluster)
-    return Observation(cluster, job=jobs.view(attempts[-1].submission_id), ray=jobs.ray())
+    job = jobs.view(attempts[-1].submission_id)
+    return Observation(cluster, job=job, ray=RayView() if job.state is JobState.UNREACHABLE else jobs.ray())
 
 
 def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: Sequence[Attempt]) -> Observation:
-    outcome = ports.artifacts.outcome(run.run_id, attempt.n)
+    outcome = outcome_of(ports, run, attempt.n)
     job, cluster = _job(ports, run, attempt), _cluster(ports, run)
     over = outcome is not None or job.state.is_terminal or job.state is JobState.MISSING
-    gone = not cluster.exists or lost_instance(run, Observation(cluster)) is not None
+    gone = lost_instance(run, Observation(cluster)) is not None or preempted(run, cluster) is not None
+    gone = gone or not cluster.exists
     evidence = False
     if over or gone:
-        early = spec.target is not None and spec.target.stop
-        reached = outcome is not None and outcome.cause is OutcomeCause.TARGET_REACHED
-        last = outcome.step if outcome is not None and reached and early else spec.training.total_steps
         found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
-        evidence = is_complete(found, attempt.n, last)
-    progress = ports.artifacts.progress(run.run_id, attempt.n)
+        evidence = is_complete(found, attempt.n, spec.training.total_steps)
+        if not evidence and _says_that_it_reached_its_target(outcome) and spec.target is not None and spec.target.stop:
+            evidence = is_complete(found, attempt.n, outcome.step) and holds_target(found, spec.target)
+    progress = progress_of(ports, run, attempt.n)
     overdue = not over and is_overdue(run, spec, progress, ports.now())
     return Observation(
         cluster=cluster,
@@ -70,7 +74,12 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         evidence=evidence,
         job_since=attempt.started_at if attempt.heard_at is None else None,
         gpu_hours=sum(a.gpu_hours(ports.now()) for a in attempts),
+        attempts=tuple(attempts),
     )
+
+
+def _says_that_it_reached_its_target(outcome: Outcome | None) -> TypeGuard[Outcome]:
+    return outcome is not None and outcome.cause is OutcomeCause.TARGET_REACHED
 
 
 def _job(ports: Ports, run: Run, attempt: Attempt) -> JobView:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -15,7 +15,9 @@ from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.causes import EndCause
-from nightshift.core.observation import ClusterView, JobView, RayView
+from nightshift.core.errors import NightshiftError
+from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayView
+from nightshift.core.reconcile import ExecutionStatus, Lease, OpenRun
 from nightshift.core.run import Attempt, Run, RunState, Signal
 
 NO_LOG = "no driver log: "
@@ -42,6 +44,14 @@ class Rejection:
     at: datetime
 
 
+@dataclass(frozen=True)
+class NotBelieved:
+    """A stored object that was treated as missing, and why."""
+
+    key: str
+    why: str
+
+
 class RunStore(Protocol):
     """The table. Every write of a step is conditional on the run's k and on the run not being over."""
 
@@ -54,14 +64,19 @@ class RunStore(Protocol):
         """Raises StaleExecution."""
 
     def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
-        """Write the named fields (None removes one); with ``look_seq`` only if no later look began. Raises
-        StaleExecution."""
+        """Write the named fields (None removes one); with ``look_seq`` only if no later look began. ``shift_seq`` is
+        counted up by one whatever number is given, so that no repeat uses a number again. Raises StaleExecution."""
 
     def enqueue(self, run: Run, **changes: Any) -> Run:
         """Into the queue of its pool: a run takes a place there only once its execution runs. Raises StaleExecution."""
 
-    def begin_look(self, run_id: str, k: int, now: datetime) -> Run:
-        """Count the look and drop the registered token, in one write. Raises StaleExecution."""
+    def succeed(self, run: Run) -> Run:
+        """The next k, whose history begins at the run's ``shift_seq``, in one write. Raises StaleExecution."""
+
+    def begin_look(self, run_id: str, k: int, now: datetime, interval: int = 60, entry: str = "") -> Run:
+        """Count the look and drop the registered token, in one write. ``entry`` sorts looks by when their token was made:
+        one that is older than the last look's is refused, since nobody waits for its token any more. ``interval`` is
+        in seconds, until another look follows if this one dies. Raises StaleExecution."""
 
     def nap(self, run: Run, token: str, interval: int, now: datetime, counter: int, look_seq: int) -> bool:
         """Register the token if the signal counter is still ``counter`` and no look later than ``look_seq`` began; False
@@ -91,7 +106,7 @@ class RunStore(Protocol):
     def lease_holder(self, pool: str) -> str | None: ...
 
     def next_in_line(self, pool: str) -> str | None:
-        """The oldest queued run of the pool."""
+        """The queued run of the pool that is next: urgent ones first, then the oldest."""
 
     def take_lease(self, run: Run, now: datetime) -> bool:
         """The pool's lease and the run's state in one transaction; False where somebody else holds it."""
@@ -103,6 +118,24 @@ class RunStore(Protocol):
     def active_on(self, hyperpod_cluster: str) -> Sequence[Run]:
         """Runs that are not over on that HyperPod cluster."""
 
+    def open_runs(self, limit: int) -> Sequence[OpenRun]:
+        """Every run that is not over with the time by which its next look is due, oldest first; also one whose look died
+        half-way and one whose execution never started. What an index says may be seconds old."""
+
+    def leases(self) -> Sequence[Lease]:
+        """Every lease that is held."""
+
+    def release_lease(self, lease: Lease) -> bool:
+        """Give back a lease whose holder is over or has no record, in one transaction that checks both; False, and nothing
+        written, where the holder is open or the lease is not that one any more."""
+
+    def untold(self, limit: int) -> Sequence[str]:
+        """Ids of runs that are over and whose final message was not accepted yet, oldest first: ``finish`` lists a run
+        there, ``told`` takes it off."""
+
+    def told(self, run_id: str) -> None:
+        """The final message was accepted. Idempotent; nothing where the run is not over or is told already."""
+
     def reject(self, rejection: Rejection) -> bool:
         """Record a refused request; False if the same one is recorded already."""
 
@@ -112,13 +145,41 @@ class RunStore(Protocol):
 class Clusters(Protocol):
     """RayClusters, through the Kubernetes API."""
 
-    def create(self, spec: RunSpec, owner: str) -> bool:
-        """False where the run's RayCluster is there already. Raises PermanentError if the API refuses the manifest."""
+    def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
+        """False where the run's RayCluster is there already; its placement is then as it was, see ``exclude``. Raises
+        PermanentError if the API refuses the manifest."""
 
     def view(self, name: str) -> ClusterView: ...
 
     def delete(self, name: str) -> None:
         """Idempotent."""
+
+    def owned(self) -> Sequence[OwnedCluster]:
+        """Every RayCluster of the namespace that carries a run's label and is not being deleted."""
+
+    def delete_pods(
+        self,
+        name: str,
+        instances: frozenset[str] | None = None,
+        created_before: datetime | None = None,
+        force: bool = False,
+    ) -> int:
+        """Delete the RayCluster's pods: on these instances only, and only those made before a moment, where given. KubeRay
+        makes new ones as long as the RayCluster exists. ``force`` also takes pods out of the API that are being deleted
+        already: for a node that will not confirm. Says how many it asked to go. Idempotent."""
+
+    def exclude(self, spec: RunSpec, owner: str, excluded: Sequence[str]) -> bool:
+        """Keep the pods of the run's RayCluster off these instances: its templates are changed, and pods that sit there
+        are deleted. False where nothing was left to change, also where there is no RayCluster. Idempotent."""
+
+    def pod_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """The RayCluster's pods for a person: placement, conditions, how containers ended. No environment. Bounded."""
+
+    def event_records(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Kubernetes events about the RayCluster and its pods, past ones included, newest last. Bounded."""
+
+    def node_records(self, instances: frozenset[str]) -> Sequence[Mapping[str, Any]]:
+        """Labels, taints and conditions of those instances' nodes."""
 
 
 class Jobs(Protocol):
@@ -137,9 +198,23 @@ class Jobs(Protocol):
     def logs(self, submission_id: str) -> str:
         """The driver log's tail, bounded; ``NO_LOG`` and the reason where there is none."""
 
+    def records(self) -> Mapping[str, Any]:
+        """Ray's nodes, actors, placement groups and jobs for a person; a sentence in place of what cannot be had."""
+
+    def infra_logs(self, seconds: float) -> str:
+        """Ends of the raylets', the GCS's and the workers' own logs, as far as ``seconds`` go; a sentence for the rest."""
+
+    def stacks(self, seconds: float) -> str:
+        """Stacks of the driver's and the workers' threads, as far as ``seconds`` go and the head's dashboard may dump them;
+        a sentence for the rest."""
+
 
 class HyperPod(Protocol):
     def view(self) -> HyperPodView: ...
+
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        """Ask HyperPod to replace instances: instance -> why it will not, empty where it does or has done so. Idempotent.
+        Raises TransientError."""
 
 
 class Artifacts(Protocol):
@@ -172,6 +247,12 @@ class Artifacts(Protocol):
 
     def manifest(self, run_id: str) -> bytes | None: ...
 
+    def doubt(self, key: str, why: str) -> None:
+        """Log an object that could be read and is not believed all the same."""
+
+    def not_believed(self) -> Sequence[NotBelieved]:
+        """Every object so far that was not believed; a step that decides without it tells of it."""
+
     def links(self, run_id: str) -> dict[str, str]:
         """Label -> address, for people."""
 
@@ -189,8 +270,26 @@ class Executions(Protocol):
     def start(self, name: str, payload: dict[str, Any]) -> None:
         """Start a training_run; one that is there already is no error."""
 
+    def status(self, name: str) -> ExecutionStatus | None:
+        """Of a training_run; None where there is none of that name. Raises TransientError."""
+
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         """SendTaskSuccess; False where the token is not waited for any more."""
+
+
+Together = Callable[[Mapping[str, Callable[[], None]], float], Mapping[str, str]]
+"""Do named things at once, within so many seconds in all; answers, by name, why one was not done. Raises nothing."""
+
+
+def one_by_one(calls: Mapping[str, Callable[[], None]], seconds: float) -> Mapping[str, str]:
+    """A ``Together`` without threads and without a deadline, in the given order."""
+    failed: dict[str, str] = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except NightshiftError as error:
+            failed[name] = str(error)
+    return failed
 
 
 @dataclass(frozen=True)
@@ -209,3 +308,4 @@ class Ports:
     sleep: Callable[[float], None]
     remaining: Callable[[], float]
     """Seconds that this invocation may still run."""
+    together: Together = one_by_one

@@ -8,8 +8,10 @@ from datetime import timedelta
 from nightshift.contract.job import FileDigest
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.publication import Manifest, Provenance
+from nightshift.contract.reading import Unreadable, read_document
 from nightshift.contract.spec import GitCode, RunSpec
 from nightshift.core.admission import known_ceiling
+from nightshift.core.budgets import spend_of
 from nightshift.core.errors import PublicationError
 from nightshift.core.evidence import Results, results
 from nightshift.core.observation import JobState
@@ -19,6 +21,7 @@ from nightshift.report.card import model_card
 from nightshift.report.html import render_report
 from nightshift.steps.common import attempt_line, audit
 from nightshift.steps.ports import Ports
+from nightshift.steps.reports import tell_not_believed
 from nightshift.steps.requests import Reply, StepRequest
 
 ADAPTER_FILES = frozenset({"adapter_config.json", "adapter_model.safetensors"})
@@ -34,6 +37,7 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
     if run.verdict is not RunState.SUCCEEDED and attempts:
         _silence(ports, run, attempts[-1])
     found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+    tell_not_believed(ports, run)
     keys, provenance = RunKeys(run.run_id), provenance_of(run, spec)
     adapters = {n: e for n, e in (("best", found.best_export), ("final", found.final_export)) if e is not None}
     manifest = _manifest(ports, run, spec, found, attempts, {n: e.step for n, e in adapters.items()})
@@ -97,7 +101,10 @@ def verify(ports: Ports, request: StepRequest) -> Reply:
     body = ports.artifacts.manifest(run.run_id)
     if body is None:
         raise PublicationError(run.run_id, f"{keys.manifest} is missing")
-    manifest = Manifest.from_json(body)
+    try:
+        manifest = read_document(Manifest, body).document
+    except Unreadable as problem:
+        raise PublicationError(run.run_id, f"{keys.manifest} cannot be used: {problem}") from problem
     problems = differences(manifest.objects, ports.artifacts.digests(run.run_id))
     problems += _adapter_problems(manifest, run)
     if problems:
@@ -165,6 +172,8 @@ def _manifest(
         curve=list(found.curve),
         adapters=adapters,
         gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        spend=spend_of(run, now),
+        smaller=spec.recovery.on_out_of_memory if any(a.smaller for a in attempts) else None,
         objects={},
         at=now,
     )

@@ -3,7 +3,7 @@ code at once."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -12,7 +12,18 @@ from nightshift.contract.base import Document, ExternalText
 from nightshift.core.run import Awaiting
 
 StepName = Literal[
-    "admit", "look", "preflight", "provision", "submit", "publish", "verify", "teardown", "release", "notify", "abandon"
+    "admit",
+    "look",
+    "preflight",
+    "provision",
+    "submit",
+    "publish",
+    "verify",
+    "teardown",
+    "release",
+    "notify",
+    "abandon",
+    "successor",
 ]
 
 
@@ -33,12 +44,23 @@ class StepRequest(Document):
 
 
 class LookRequest(StepRequest):
-    """``token`` is answered by this look, or registered for signals."""
+    """``token`` is answered by this look, or registered for signals. ``entered`` is when its state was entered, ``retry``
+    how often that was tried again; executions from before these were sent have neither."""
 
     awaiting: Awaiting
     shift_name: str
     shift_started: datetime
     token: str
+    entered: datetime | None = None
+    retry: int = Field(0, ge=0)
+
+    @property
+    def entry(self) -> str:
+        """Sorts looks of a run by when their token was made: each look's state is entered after the one before was left,
+        and each further try has a token of its own. A repeated invocation of a look has the same. Empty if unknown."""
+        if self.entered is None:
+            return ""
+        return f"{self.entered.astimezone(UTC).isoformat(timespec='microseconds')}#{self.retry:03d}"
 
 
 class Reply(Document):

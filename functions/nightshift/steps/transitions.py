@@ -1,4 +1,4 @@
-"""The parent's own steps up to a running attempt: admit, preflight, provision, submit."""
+"""The parent's own steps up to a running attempt: admit, preflight, provision, submit; and the succession."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import capacity_problems
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, bounded
+from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
-from nightshift.steps.common import audit, emit, next_shift
+from nightshift.steps.common import audit, emit, execution_name, next_shift
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Reply, StepRequest
 
@@ -17,13 +18,37 @@ READY = "ready"
 
 
 def admit(ports: Ports, request: StepRequest) -> Reply:
-    """Into the queue of its pool."""
+    """A new run goes into the queue of its pool. An execution that goes on with a run begins where the run is: the answer
+    is its state, and what is under way is taken over. Nothing of it, and no deadline, begins anew."""
     run = ports.runs.load(request.run_id, request.k)
-    spec = ports.artifacts.spec(run.run_id)
     if run.state is RunState.ADMITTED:
-        run = ports.runs.enqueue(run, waiting_since=ports.now(), **next_shift(run))
+        spec = ports.artifacts.spec(run.run_id)
+        queued = {"state": RunState.QUEUED, "waiting_since": ports.now(), **next_shift(run)}
+        # A run that Kueue admits takes no place in the line of its pool: it would hold up those who need the lease.
+        run = ports.runs.enqueue(run, **queued) if run.queue is None else ports.runs.update(run, **queued)
         audit(ports, run.run_id, "step", "admitted", detail=f"{spec.topology.gpus} GPUs, {run.total_steps} steps")
-        emit(ports, run, spec, Stage.QUEUED, "queued", sentence=f"Waiting for pool {run.pool}.")
+        emit(ports, run, spec, Stage.QUEUED, "queued", sentence=_waits_for(ports, run))
+    elif not run.state.is_final:
+        ending = run.verdict is not None and run.state is not RunState.TEARDOWN
+        run = ports.runs.update(run, state=RunState.PUBLISHING if ending else run.state, **next_shift(run))
+        audit(ports, run.run_id, "step", f"execution r{run.k} goes on", detail=f"the run is {run.state}")
+    return Reply(decision=run.state.value, shift=str(run.shift_seq))
+
+
+def _waits_for(ports: Ports, run: Run) -> str:
+    return holder_text(run, ports.runs.lease_holder(run.pool), ports.runs.next_in_line(run.pool))
+
+
+def successor(ports: Ports, request: StepRequest) -> Reply:
+    """The run's next execution is started and alone in charge. A repeat finds that the record names the successor already,
+    and starts it under the same name and with the same input: it runs once."""
+    run = ports.runs.get(request.run_id)
+    if run is not None and run.k == request.k:
+        run = ports.runs.succeed(run)
+    if run is None or run.k != request.k + 1:
+        raise StaleExecution(request.run_id, request.k, "the run went on in other executions")
+    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
+    audit(ports, run.run_id, "step", f"execution r{run.k} takes over", detail=f"after {run.history_base} turns in all")
     return Reply(decision=READY, shift=str(run.shift_seq))
 
 
@@ -43,7 +68,7 @@ def provision(ports: Ports, request: StepRequest) -> Reply:
     run = ports.runs.load(request.run_id, request.k)
     spec = ports.artifacts.spec(run.run_id)
     try:
-        created = ports.clusters.create(spec, run.owner)
+        created = ports.clusters.create(spec, run.owner, run.excluded)
     except PermanentError as error:
         return _fail(ports, run, EndCause.BAD_CONFIGURATION, str(error))
     try:
@@ -53,6 +78,8 @@ def provision(ports: Ports, request: StepRequest) -> Reply:
         raise
     if created:
         audit(ports, run.run_id, "step", "RayCluster created", detail=run.raycluster)
+    elif run.excluded and ports.clusters.exclude(spec, run.owner, run.excluded):
+        audit(ports, run.run_id, "step", "RayCluster kept off instances", detail=", ".join(run.excluded))
     return Reply(decision=READY, shift=str(run.shift_seq))
 
 
@@ -77,14 +104,14 @@ def job_command(run: Run, attempt: Attempt, bucket: str) -> str:
     """Every part is a validated label or a number: nothing in it needs quoting."""
     return (
         f"python -m training_job run --bucket {bucket} --run-id {run.run_id} "
-        f"--attempt {attempt.n} --floor {attempt.floor}"
+        f"--attempt {attempt.n} --floor {attempt.floor}{' --smaller' if attempt.smaller else ''}"
     )
 
 
 def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     attempts = ports.runs.attempts(run.run_id)
     if attempts and attempts[-1].ended_at is None:
-        return run, attempts[-1]
+        return run, _begun_now(ports, run, attempts[-1])
     if run.state is not RunState.PROVISIONING:  # a late repeat of this step: the last attempt has not been fenced yet
         raise StaleExecution(run.run_id, run.k, f"no attempt may be claimed while the run is {run.state}")
     floor = max([run.verified_step, *(_last_saved(ports, run, a) for a in attempts[-1:])])
@@ -95,11 +122,22 @@ def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
         started_at=ports.now(),
         last_saved_step=floor,
         gpus=spec.topology.gpus,
+        smaller=run.smaller,
     )
     claimed = ports.runs.claim_attempt(run, wanted)
     if claimed is None:  # the same step of the same execution was here before, in another invocation
         return ports.runs.load(run.run_id, run.k), ports.runs.attempts(run.run_id)[-1]
     return claimed, wanted
+
+
+def _begun_now(ports: Ports, run: Run, attempt: Attempt) -> Attempt:
+    """An attempt that was claimed and could not be submitted has waited for a cluster, for days perhaps: neither its GPU
+    hours nor its start deadline may count from its claim."""
+    if run.state is not RunState.PROVISIONING:
+        return attempt
+    begun = attempt.model_copy(update={"started_at": ports.now()})
+    ports.runs.save_attempt(run, begun)
+    return begun
 
 
 def _last_saved(ports: Ports, run: Run, attempt: Attempt) -> int:

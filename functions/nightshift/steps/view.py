@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nightshift.contract.api import RunView
+from nightshift.core.budgets import spend_of
 from nightshift.core.run import RunState
 from nightshift.steps.common import attempt_line
 from nightshift.steps.ports import Ports
@@ -48,7 +49,12 @@ def view_run(ports: Ports, run_id: str, bucket: str) -> RunView | None:
         eta_seconds=run.eta_seconds,
         cause=run.cause,
         sentence=run.sentence,
+        waiting_for=run.waiting_for,
+        spend=spend_of(run, now),
         attempts=[attempt_line(a, now) for a in ports.runs.attempts(run_id)],
         audit=list(ports.runs.audit_trail(run_id, TRAIL)),
+        question=run.question.text if run.question is not None else "",
+        answer_until=run.question.until if run.question is not None else None,
+        cancel_requested=run.cancel_requested,
         prefix=f"s3://{bucket}/runs/{run_id}/",
     )

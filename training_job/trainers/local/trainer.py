@@ -18,7 +18,7 @@ from training_job.checkpoints import prune, steps_on_disk
 from training_job.errors import BadConfiguration, CheckpointUnusable, EngineFailure
 from training_job.evals import curve_of, published_summaries
 from training_job.exports import publish_export, write_export
-from training_job.guard import hold_floor, repair
+from training_job.guard import repair
 from training_job.job import Ended, Job
 from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_impossible_target
 from training_job.policies import UnknownModel, closed_replies, read_config
@@ -130,13 +130,8 @@ class LocalTrainer:
         job = self.job
         if steps_on_disk(job.paths.ckpts):
             self.ahead.torch()
-        report = job.record.guard = repair(job.paths, job.floor, job.attempt, _problems)
-        self.step = report.resumed_step
-        job.reporter.report(step=self.step, resumed_step=self.step, saved_step=self.step)
-        for note in report.notes:
-            job.say(f"guard: {note}")
-        hold_floor(job.paths, report, job.spec.max_rollback_steps)
-        if not report.resumed_step:
+        self.step = job.begin(repair(job.paths, job.floor, job.attempt, _problems), world_size=1)
+        if not self.step:
             job.say("No checkpoint found, starting training from scratch")
             return None
         job.say(f"Resuming from global_step: {self.step}")

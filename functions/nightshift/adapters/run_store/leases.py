@@ -1,0 +1,148 @@
+"""A pool's lease and its queue. A lease is taken and given back in one transaction with the run's record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from boto3.dynamodb.conditions import Key
+from botocore.exceptions import ClientError
+
+from nightshift.adapters.run_store.base import FINAL, WRITABLE, TableBase, is_conditional, must_be_refused
+from nightshift.adapters.run_store.items import (
+    LEASE,
+    LEASES,
+    RUN,
+    UNTOLD,
+    due,
+    key_of,
+    pool_pk,
+    readable,
+    run_pk,
+    stamp,
+    stored,
+)
+from nightshift.core.errors import StaleExecution, TransientError
+from nightshift.core.reconcile import Lease
+from nightshift.core.run import Run, RunState
+
+logger = logging.getLogger(__name__)
+MAX_POOLS = 1_000
+UNKNOWN_HOLDER = "(unreadable)"
+"""In place of a holder whose lease cannot be read: no run's id, so nobody takes the pool until a person has looked."""
+
+TRIES = 3
+
+
+class LeaseItems(TableBase):
+    def lease_holder(self, pool: str) -> str | None:
+        item = self._table.get_item(Key={"pk": pool_pk(pool), "sk": LEASE}, ConsistentRead=True).get("Item")
+        if item is None:
+            return None
+        if not isinstance(item.get("run_id"), str):
+            logger.error("item %s names no run: repair it, or delete it if no run uses the pool", key_of(item))
+            return UNKNOWN_HOLDER
+        return str(item["run_id"])
+
+    def next_in_line(self, pool: str) -> str | None:
+        found = self._query(Key("pool_pk").eq(pool_pk(pool)), 1, IndexName="by_pool")
+        return str(found[0]["pk"]).removeprefix("RUN#") if found else None
+
+    def take_lease(self, run: Run, now: datetime) -> bool:
+        held = {"run_id": run.run_id, "since": stamp(now), "pool_pk": LEASES, "pool_sk": run.pool}
+        lease = {
+            "TableName": self._table.name,
+            "Item": {"pk": pool_pk(run.pool), "sk": LEASE, "version": 1, **held},
+            "ConditionExpression": "attribute_not_exists(pk) OR run_id = :run",
+            "ExpressionAttributeValues": {":run": run.run_id},
+        }
+        changes = {**stored({"state": RunState.PROVISIONING, "leased_at": now}), **due(now)}
+        record = self._record(run, changes, "pool_pk, pool_sk", WRITABLE, {})
+        try:
+            self._transact([{"Put": lease}, {"Update": record}])
+        except ClientError as error:
+            must_be_refused(run.run_id, error)
+            self.load(run.run_id, run.k)
+            return False
+        return True
+
+    def leases(self) -> Sequence[Lease]:
+        return readable(self._query(Key("pool_pk").eq(LEASES), MAX_POOLS, IndexName="by_pool"), _lease)
+
+    def release_lease(self, lease: Lease) -> bool:
+        """An end is never taken back, and a run takes its lease only in a write of its own open record: so what is read
+        here still holds when the lease is deleted."""
+        holder = self.get(lease.run_id)
+        if holder is not None and not holder.state.is_final:
+            return False
+        try:
+            self._table.delete_item(
+                Key={"pk": pool_pk(lease.pool), "sk": LEASE},
+                ConditionExpression="run_id = :run AND since = :since",
+                ExpressionAttributeValues={":run": lease.run_id, ":since": stamp(lease.since)},
+            )
+        except ClientError as error:
+            if is_conditional(error):
+                return False
+            raise
+        return True
+
+    # the end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, run: Run, state: RunState, **changes: Any) -> Run:
+        """The run's last write: its final state, and the lease given back, in one transaction."""
+        ended = {"look_pk": UNTOLD, "look_sk": stamp(changes.get("ended_at") or run.created_at)}
+        kept = {**stored(changes), **ended, "state": state.value}
+        for _ in range(TRIES):
+            try:
+                self._transact(self._end(run, kept))
+            except ClientError as error:
+                must_be_refused(run.run_id, error)
+                if self.load(run.run_id, run.k).state.is_final:
+                    why = "it could not be ended: its record is final already"
+                    raise StaleExecution(run.run_id, run.k, why) from error
+            else:
+                return self.load(run.run_id, run.k)
+        raise TransientError(run.run_id, f"the lease of pool {run.pool} changed while the run was ended")
+
+    def _end(self, run: Run, kept: dict[str, Any]) -> list[dict[str, Any]]:
+        """The lease is looked up between two reads of ``leased_at``, the second of them the condition: a late look that
+        takes the lease meanwhile would otherwise leave it behind for ever."""
+        there, removed = self.load(run.run_id, run.k), "cluster_pk, cluster_sk, pool_pk, pool_sk, #token"
+        if self.lease_holder(run.pool) != run.run_id:
+            same = "attribute_not_exists(leased_at)" if there.leased_at is None else "leased_at = :before"
+            before = {} if there.leased_at is None else {":before": stored({"leased_at": there.leased_at})["leased_at"]}
+            return [{"Update": self._record(run, kept, removed, f"{WRITABLE} AND {same}", before)}]
+        given_back = {
+            "TableName": self._table.name,
+            "Key": {"pk": pool_pk(run.pool), "sk": LEASE},
+            "ConditionExpression": "run_id = :run",
+            "ExpressionAttributeValues": {":run": run.run_id},
+        }
+        return [{"Update": self._record(run, kept, removed, WRITABLE, {})}, {"Delete": given_back}]
+
+    def _record(
+        self, run: Run, kept: dict[str, Any], removed: str, condition: str, values: dict[str, Any]
+    ) -> dict[str, Any]:
+        names = {f"#{n}": n for n in {*kept, "state", *(["token"] if "#token" in removed else [])}}
+        return {
+            "TableName": self._table.name,
+            "Key": {"pk": run_pk(run.run_id), "sk": RUN},
+            "UpdateExpression": "SET " + ", ".join(f"#{n} = :new_{n}" for n in kept) + f" REMOVE {removed}",
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": {
+                ":k": run.k,
+                **FINAL,
+                **{f":new_{n}": v for n, v in kept.items()},
+                **values,
+            },
+        }
+
+
+def _lease(item: dict[str, Any]) -> Lease:
+    if not isinstance(item.get("run_id"), str):
+        raise TypeError("it names no run")
+    return Lease(str(item["pool_sk"]), item["run_id"], datetime.fromisoformat(item["since"]))

@@ -1,0 +1,47 @@
+"""The clock -> one pass of the reconciler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import single_metric
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from nightshift.handlers.observability import NAMESPACE, SERVICE, logger, metrics, tracer
+from nightshift.handlers.settings import ReconcilerSettings, load
+from nightshift.handlers.wiring import controller_ports
+from nightshift.steps.reconcile import Report, reconcile
+
+
+@logger.inject_lambda_context(clear_state=True)
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """What calls it says nothing: everything is read afresh. Alarms and repairs are logged where they are made."""
+    settings = load(ReconcilerSettings)
+    ports = controller_ports(
+        settings, lambda: context.get_remaining_time_in_millis() / 1_000, settings.training_run_arn
+    )
+    report = reconcile(ports)
+    _measure(report)
+    repairs = {kind.value: count for kind, count in report.by_kind.items()}
+    told = {"repairs": repairs, "alarms": len(report.alarms), "left": report.left}
+    logger.info("reconciled", extra={**told, "oldest_look_age": report.oldest_look_age})
+    return told
+
+
+def _measure(report: Report) -> None:
+    """No dimension by run: a run's own numbers are in its record."""
+    metrics.add_metric(name="OldestLookAgeSeconds", unit=MetricUnit.Seconds, value=report.oldest_look_age)
+    metrics.add_metric(name="ReconcilerAlarms", unit=MetricUnit.Count, value=len(report.alarms))
+    metrics.add_metric(name="ReconcilerLeft", unit=MetricUnit.Count, value=report.left)
+    for kind, count in report.by_kind.items():
+        with single_metric(
+            name="ReconcilerRepairs",
+            unit=MetricUnit.Count,
+            value=count,
+            namespace=NAMESPACE,
+            default_dimensions={"service": SERVICE},
+        ) as metric:
+            metric.add_dimension(name="kind", value=kind.value)

@@ -1,0 +1,151 @@
+"""Bad events at the handlers, called as Lambda calls them: each is answered, wakes nobody and starts nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nightshift.contract.layout import RunKeys
+from nightshift.contract.spec import RunSpec
+from nightshift.core.admission import check_spec
+from nightshift.core.errors import NightshiftError
+from nightshift.core.run import Awaiting, RunState
+from nightshift.handlers import finisher, intake, notifier, signals
+from nightshift.steps.intake import Deployment, request_run
+from nightshift.steps.signals import receive
+from tests.builders import outcome, spec_json
+from tests.garbage.conftest import Context
+from tests.garbage.strategies import VALUES, mutated
+from tests.steps.test_signals import running
+from tests.steps.world import World
+
+EVENTS = Path(__file__).resolve().parents[2] / "events"
+HYPERPOD = [
+    json.loads((EVENTS / f"{name}.json").read_text()) for name in ("node-health", "cluster-event", "cluster-state")
+]
+OUTCOME = json.loads((EVENTS / "outcome.json").read_text())
+STAGE = json.loads((EVENTS / "stage.json").read_text())
+START = json.loads((EVENTS / "start-request.json").read_text())
+EXECUTION = json.loads((EVENTS / "execution.json").read_text())
+
+
+def about(event: dict[str, Any], **detail: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(event)
+    changed["detail"] |= detail
+    return changed
+
+
+@pytest.mark.parametrize(
+    "event", [*HYPERPOD, OUTCOME], ids=["node-health", "cluster-event", "cluster-state", "outcome"]
+)
+def test_no_event_breaks_the_receiver_of_signals(world: World, event: dict[str, Any]) -> None:
+    running(world)
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.one_of(mutated(event), VALUES))
+    def received(found: Any) -> None:
+        assert receive(world.ports, found) in ([], ["maze-1"])
+
+    received()
+
+
+def test_an_outcome_of_an_older_attempt_or_of_nobody_wakes_nobody(world: World) -> None:
+    running(world)
+    before = world.run().signal_counter
+    for key in (
+        "runs/maze-1/attempts/2/outcome.json",
+        "runs/nobody/attempts/1/outcome.json",
+        f"{RunKeys('maze-1').outcome(1)}\n",
+    ):
+        event = about(OUTCOME, object={"key": key})
+        assert signals.handler(event, Context()) == {"woken": []}
+    assert world.run().signal_counter == before
+
+
+def test_an_outcome_event_before_a_bad_outcome_wakes_and_ends_nothing(world: World) -> None:
+    """One walk: garbage is written, its event comes, the look is woken, reads, and goes back to sleep."""
+    running(world)
+    world.s3.put_object(Bucket="artifacts", Key=RunKeys("maze-1").outcome(1), Body=b"\x00garbage")
+    world.later(30)
+    counter = world.run().signal_counter
+    receive(world.ports, about(OUTCOME, object={"key": RunKeys("maze-1").outcome(1)}))
+    assert world.run().signal_counter == counter + 1 and world.executions.answered[-1][0] == "token-1"
+    assert world.look(Awaiting.ATTEMPT, "token-2") is None
+    world.put(RunKeys("maze-1").outcome(1), outcome(run_id="maze-2"))
+    assert world.look(Awaiting.ATTEMPT, "token-3") is None
+    assert world.run().state is RunState.RUNNING and world.run().attempt == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"detail": None},
+        {"detail": []},
+        {"detail": {"name": "maze-1-r1"}},
+        about(EXECUTION, name="maze-1-r1", status="RUNNING"),
+        about(EXECUTION, name="maze-1-r1", status="SUCCEEDED"),
+        about(EXECUTION, name="maze-1-r1", status=["FAILED"]),
+        about(EXECUTION, name="maze-1-r1\n"),
+        about(EXECUTION, name={"maze-1": "r1"}),
+        about(EXECUTION, name="../maze-1-r1"),
+    ],
+)
+def test_a_bad_status_event_ends_no_run(world: World, event: dict[str, Any]) -> None:
+    running(world)
+    assert finisher.handler(event, Context()) == {"run_id": None, "did": False}
+    assert world.run().verdict is None and world.run().state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("event", [{}, {"detail": {}}, START | {"time": "soon"}, START | {"detail": ["spec"]}])
+def test_what_is_no_event_of_eventbridge_starts_nothing_and_is_not_repeated(
+    world: World, event: dict[str, Any]
+) -> None:
+    answer = intake.handler(event, Context())
+    assert answer["run_id"] is None and answer["errors"]
+    assert world.executions.started == []
+
+
+def test_a_request_for_a_newer_contract_is_refused_as_such(world: World) -> None:
+    answer = intake.handler(about(START, spec=spec_json(version=2)), Context())
+    (error,) = answer["errors"]
+    assert error["field"] == "version" and "may be newer" in error["problem"]
+
+
+def test_no_start_request_breaks_the_intake(world: World) -> None:
+    """Refused by field, or a run whose spec can be read back; never an error that Lambda repeats."""
+
+    @settings(max_examples=80, deadline=None)
+    @given(mutated(spec_json()))
+    def asked(raw: dict[str, Any]) -> None:
+        found = request_run(world.ports, Deployment("hp", "ns"), raw, "team")
+        assert (found.run is None) == bool(found.errors)
+        if found.run is not None:
+            assert world.ports.artifacts.spec(found.run.run_id).run_id == found.run.run_id
+
+    asked()
+
+
+@settings(max_examples=400, deadline=None)
+@given(mutated(spec_json()))
+def test_every_request_is_a_spec_that_can_be_written_and_read_or_a_list_of_fields(raw: dict[str, Any]) -> None:
+    found = check_spec(raw)
+    if isinstance(found, RunSpec):
+        assert RunSpec.model_validate_json(found.model_dump_json()) == found
+    else:
+        assert found and all(e.field and e.problem for e in found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(mutated(STAGE))
+def test_a_bad_stage_event_is_named_by_its_run_and_its_fields(event: dict[str, Any]) -> None:
+    try:
+        notifier.stage_event(event)
+    except NightshiftError as refused:
+        assert "no valid stage event: wrong fields: " in str(refused) and len(str(refused)) < 2_500

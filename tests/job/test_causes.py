@@ -1,0 +1,172 @@
+"""Texts as CUDA, NCCL, vLLM, Ray, botocore and the kernel write them: each has its cause, for the job and the controller."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+import ray.exceptions
+import torch
+from botocore.exceptions import ClientError
+
+from nightshift.contract.failures import cause_of_text
+from nightshift.contract.job import OutcomeCause
+from nightshift.contract.spec import SmallerValues
+from tests.builders import spec
+from training_job.__main__ import parser
+from training_job.errors import EXIT_CODES, BadConfiguration, classify
+from training_job.job import Record
+from training_job.run import spec_of_attempt
+
+CUDA_OOM = (
+    "CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 94.97 GiB of which 1.02 GiB is free. "
+    "Including non-PyTorch memory, this process has 93.90 GiB memory in use."
+)
+ACTOR_DIED = (
+    "The actor died unexpectedly before finishing this task.\n\tclass_name: FSDPPolicyWorkerBase\n\tpid: 2211\n"
+    "\tip: 10.1.4.17\nThe actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
+    "detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. "
+    "(1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called. (3) The "
+    "worker is crashed unexpectedly due to SIGSEGV or other unexpected errors."
+)
+TEXTS = [
+    (CUDA_OOM, OutcomeCause.GPU_OUT_OF_MEMORY),
+    ("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`", OutcomeCause.GPU_OUT_OF_MEMORY),
+    ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", OutcomeCause.GPU_OUT_OF_MEMORY),
+    (
+        "Free memory on device (40.1/94.97 GiB) on startup is less than desired GPU memory utilization (0.45, 42.7 GiB). "
+        "Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+        OutcomeCause.GPU_OUT_OF_MEMORY,
+    ),
+    (
+        "NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error, NCCL version 2.27.5\nncclUnhandledCudaError: Call to "
+        "CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+        OutcomeCause.GPU_OUT_OF_MEMORY,
+    ),
+    (
+        "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+        OutcomeCause.BAD_CONFIGURATION,
+    ),
+    (
+        "Task was killed due to the node running low on memory.\nMemory on the node (IP: 10.1.4.17, ID: 5f) where the task was "
+        "running was 121.8GB / 128.0GB (0.951), which exceeds the memory usage threshold of 0.95.",
+        OutcomeCause.HOST_OUT_OF_MEMORY,
+    ),
+    (
+        "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+        "16777216000 bytes. Error code 12 (Cannot allocate memory)",
+        OutcomeCause.HOST_OUT_OF_MEMORY,
+    ),
+    (
+        "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8211, OpType=ALLREDUCE, NumelIn=1, "
+        "NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.",
+        OutcomeCause.NCCL_FAILURE,
+    ),
+    (
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited or there was a network "
+        "error, NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network error",
+        OutcomeCause.NCCL_FAILURE,
+    ),
+    (
+        "Error while creating shared memory segment /dev/shm/nccl-6XkA2p (size 9637888), error: No space left on device (28)",
+        OutcomeCause.NCCL_FAILURE,
+    ),
+    ("CUDA error: uncorrectable ECC error encountered", OutcomeCause.GPU_FAILED),
+    ("CUDA error: an illegal memory access was encountered", OutcomeCause.GPU_FAILED),
+    ("Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.", OutcomeCause.GPU_FAILED),
+    (
+        "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        OutcomeCause.ENGINE_FAILURE,
+    ),
+    ("Engine core initialization failed. See root cause above. Failed core proc(s): {}", OutcomeCause.ENGINE_FAILURE),
+    ("Error while serializing: I/O error: No space left on device (os error 28)", OutcomeCause.STORAGE_FULL),
+    ("[Errno 122] Disk quota exceeded: '/shared/runs/maze-1/ckpts/global_step_20'", OutcomeCause.STORAGE_FULL),
+    ("PytorchStreamWriter failed writing file data/5: file write failed", OutcomeCause.STORAGE_UNREACHABLE),
+    (
+        "An error occurred (ExpiredToken) when calling the PutObject operation: The provided token has expired.",
+        OutcomeCause.CREDENTIALS_EXPIRED,
+    ),
+    (
+        "An error occurred (ExpiredTokenException): The security token included in the request is expired",
+        OutcomeCause.CREDENTIALS_EXPIRED,
+    ),
+    (ACTOR_DIED, OutcomeCause.WORKER_LOST),
+]
+
+
+@pytest.mark.parametrize(("text", "cause"), TEXTS, ids=lambda one: one[:30] if isinstance(one, str) else None)
+def test_a_text_is_a_sign_of_its_cause_wherever_it_is_read(text: str, cause: OutcomeCause) -> None:
+    assert cause_of_text(text) is cause
+    told = classify(RuntimeError(text))
+    assert told.outcome is cause
+    assert text[:40] in str(told)
+    assert told.exit_code is EXIT_CODES[cause]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "list index out of range",
+        "CUDA error: device-side assert triggered",
+        "Expected all tensors to be on the same device, cuda:0 and cpu",
+        "An error occurred (AccessDenied) when calling the PutObject operation: Access Denied",
+        "set NCCL_DEBUG=INFO for more",
+    ],
+)
+def test_a_text_that_is_no_sign_is_an_error_of_the_code(text: str) -> None:
+    assert cause_of_text(text) is None
+    assert classify(RuntimeError(text)).outcome is OutcomeCause.CODE_ERROR
+
+
+class _Raised(Exception):
+    """As vLLM's, whose words alone may say nothing."""
+
+
+def _named(name: str, text: str) -> Exception:
+    error: Exception = type(name, (_Raised,), {})(text)
+    return error
+
+
+REAL: list[tuple[BaseException, OutcomeCause]] = [
+    (torch.OutOfMemoryError("Allocation on device 0 would exceed allowed memory."), OutcomeCause.GPU_OUT_OF_MEMORY),
+    (ray.exceptions.OutOfMemoryError("killed"), OutcomeCause.HOST_OUT_OF_MEMORY),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), OutcomeCause.HOST_OUT_OF_MEMORY),
+    (OSError(errno.ENOSPC, "No space left on device"), OutcomeCause.STORAGE_FULL),
+    (ray.exceptions.WorkerCrashedError(), OutcomeCause.WORKER_LOST),
+    (ray.exceptions.ActorDiedError(), OutcomeCause.WORKER_LOST),
+    (ray.exceptions.NodeDiedError("Task failed because the node it was running on is dead"), OutcomeCause.WORKER_LOST),
+    (torch.distributed.DistBackendError("work failed"), OutcomeCause.NCCL_FAILURE),
+    (_named("EngineDeadError", "see above"), OutcomeCause.ENGINE_FAILURE),
+    (ClientError({"Error": {"Code": "RequestExpired"}}, "PutObject"), OutcomeCause.CREDENTIALS_EXPIRED),
+]
+
+
+@pytest.mark.parametrize(("error", "cause"), REAL, ids=lambda one: type(one).__name__)
+def test_a_real_exception_has_its_cause_also_inside_rays_wrapper(error: Any, cause: OutcomeCause) -> None:
+    assert classify(error).outcome is cause
+    wrapped = ray.exceptions.RayTaskError("train", f"Traceback\n{type(error).__name__}: {error}", error)
+    assert classify(wrapped.as_instanceof_cause()).outcome is cause
+
+
+# Smaller values
+
+
+def test_an_attempt_trains_with_the_smaller_values_only_where_it_is_told_to_and_says_so() -> None:
+    asked = spec(recovery={"on_out_of_memory": {"micro_train_batch_size_per_gpu": 2}})
+    args = ["run", "--bucket", "b", "--run-id", "r", "--attempt", "2", "--floor", "0"]
+    assert parser().parse_args(args).smaller is False
+    assert parser().parse_args([*args, "--smaller"]).smaller is True
+
+    plain, record = Record(), Record()
+    assert spec_of_attempt(asked, False, plain) == asked and plain.smaller is None
+    smaller = spec_of_attempt(asked, True, record)
+    assert smaller.training.micro_train_batch_size_per_gpu == 2
+    assert smaller.training.model_copy(update={"micro_train_batch_size_per_gpu": 4}) == asked.training
+    assert record.smaller == SmallerValues(micro_train_batch_size_per_gpu=2)
+
+
+def test_smaller_values_that_the_spec_does_not_name_are_refused_by_their_field() -> None:
+    with pytest.raises(BadConfiguration, match=r"recovery\.on_out_of_memory"):
+        spec_of_attempt(spec(), True, Record())

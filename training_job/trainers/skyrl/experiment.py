@@ -1,0 +1,69 @@
+"""SkyRL's experiment with our trainer in it, run in the job's own process: that one is pinned to the head, whose loss
+nothing survives anyway, while SkyRL's own entrypoint task may land on any node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skyrl.train.dataset import PromptDataset
+from skyrl.train.entrypoints.main_base import BasePPOExp
+
+from training_job.trainers.skyrl.hooks import HookedTrainer
+from training_job.trainers.skyrl.results import Results
+
+
+class Experiment(BasePPOExp):  # type: ignore[misc]
+    """Differs from its base in the trainer's class, and in what is said in each method."""
+
+    def __init__(self, cfg: Any, results: Results, holdout: Path | None) -> None:
+        self._results, self._holdout = results, holdout
+        super().__init__(cfg)
+
+    def set_up(self) -> Any:
+        """Engines, models and trainer, ready to train."""
+        return self._setup_trainer()
+
+    def get_train_dataset(self) -> Any:
+        return self._dataset(self.cfg.data.train_data)
+
+    def get_eval_dataset(self) -> Any:
+        return self._dataset(self.cfg.data.val_data)
+
+    def _dataset(self, files: list[str]) -> Any:
+        """Read in this process: eight spawned ones cost about 10 s a file."""
+        return PromptDataset(
+            datasets=files,
+            tokenizer=self.tokenizer,
+            max_prompt_length=self.cfg.trainer.max_prompt_length,
+            num_workers=1,
+        )
+
+    def get_inference_client(self) -> Any:
+        client = super().get_inference_client()
+        drop_end_of_turn(client, self.tokenizer)
+        return client
+
+    def get_trainer(self, **given: Any) -> Any:
+        holdout = self._dataset([str(self._holdout)]) if self._holdout is not None else None
+        return HookedTrainer(self._results, holdout, **given)
+
+
+def drop_end_of_turn(client: Any, tokenizer: Any) -> None:
+    """Leave the end-of-turn token out of a reply's text.
+
+    SkyRL 0.3.0 decodes a reply with it and puts the text into the conversation, where the chat template writes the token
+    once more: each later turn would be rendered with it twice, unlike anything that the model was trained on.
+    """
+
+    async def detokenize(token_ids: list[list[int]]) -> list[str]:
+        texts: list[str] = tokenizer.batch_decode([without_end(ids, tokenizer.eos_token_id) for ids in token_ids])
+        return texts
+
+    client.detokenize = detokenize
+
+
+def without_end(ids: Sequence[int], end: int | None) -> list[int]:
+    """Token ids without the end-of-turn token at their end."""
+    return list(ids[:-1]) if len(ids) > 0 and ids[-1] == end else list(ids)
