@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test chaos-fake lint types schema lock package clean environments
+.PHONY: help demo up test chaos chaos-few chaos-fake lint types schema lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
@@ -32,6 +32,12 @@ up: $(DEMO) $(FUNCTIONS) ## the local stack alone; it runs until Ctrl-C
 
 test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this computer cannot run, and why
 	@sh .ci/test.sh
+
+chaos: $(DEMO) $(FUNCTIONS) ## real faults on this computer, each in a run of its own, and a table (about 20 minutes)
+	@$(RUN) -m local chaos
+
+chaos-few: $(DEMO) $(FUNCTIONS) ## the four of them that CI plays
+	@$(RUN) -m local chaos --fewer
 
 chaos-fake: $(TEST) ## 10,000 seeds of faults over whole runs in the fake world
 	@$(RUN) -m tests.fakeworld.chaos --seeds 0:10000 --jobs 2

@@ -44,6 +44,7 @@ class Account:
                 read_timeout=_TIMEOUT_SECONDS,
                 retries={"max_attempts": 2},
                 s3={"addressing_style": "path"},
+                user_agent_appid="nightshift-local",  # whom local.cloud.faults never hits
             ),
         )
 

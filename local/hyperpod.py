@@ -37,10 +37,53 @@ class HyperPod:
                 return instance_id
         raise StackError(f"no node runs a worker pod: {self.nodes()}")
 
-    def kill_node(self, instance_id: str) -> dict[str, Any]:
-        """SIGKILL all processes of the pods of this node, and let HyperPod tell and replace."""
-        answer: dict[str, Any] = self._call("POST", "/faults/kill-node", {"instance_id": instance_id})
+    def head(self) -> str:
+        """The instance id of the node that runs the head pod."""
+        for node in self.nodes():
+            if any("head" in _pod_name(pod) for pod in node["pods"]):
+                instance_id: str = node["instance_id"]
+                return instance_id
+        raise StackError(f"no node runs a head pod: {self.nodes()}")
+
+    def rayclusters(self) -> list[str]:
+        """The names of all RayClusters."""
+        answer: list[str] = self._call("GET", "/rayclusters")
         return answer
+
+    def processes(self) -> list[dict[str, Any]]:
+        """What runs for the pods, as [{pid, what}], with this service itself and orphans among it."""
+        answer: list[dict[str, Any]] = self._call("GET", "/processes")
+        return answer
+
+    def kill_node(self, instance_id: str, emit_events: bool = True, joins_after: float | None = None) -> dict[str, Any]:
+        """SIGKILL all processes of the pods of this node, and let HyperPod tell and replace."""
+        body = {"instance_id": instance_id, "emit_events": emit_events, "joins_after": joins_after}
+        answer: dict[str, Any] = self._call("POST", "/faults/kill-node", body)
+        return answer
+
+    def kill_head(self, raycluster: str) -> dict[str, Any]:
+        """SIGKILL all processes of the head pod; its node stays."""
+        answer: dict[str, Any] = self._call("POST", "/faults/kill-head", {"raycluster": raycluster})
+        return answer
+
+    def freeze_node(self, instance_id: str, unnoticed: float) -> dict[str, Any]:
+        """SIGSTOP all processes of the pods of this node; Kubernetes notices after so many seconds."""
+        answer: dict[str, Any] = self._call(
+            "POST", "/faults/freeze-node", {"instance_id": instance_id, "unnoticed": unnoticed}
+        )
+        return answer
+
+    def expire_sessions(self) -> int:
+        """End every session of the endpoint, as after six hours; returns how many there were."""
+        return int(self._call("POST", "/faults/expire-sessions")["expired"])
+
+    def fail_endpoint(self, trouble: str, seconds: float) -> None:
+        """For so long the endpoint answers nothing else: refuse, unauthorized, login_page or server_error."""
+        self._call("POST", "/faults/endpoint", {"trouble": trouble, "seconds": seconds})
+
+    def endpoint_troubled(self) -> int:
+        """How many calls the endpoint has answered so."""
+        return int(self._call("GET", "/faults/endpoint")["troubled"])
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

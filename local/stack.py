@@ -34,14 +34,15 @@ class Stack:
     """Everything that the embedded default consists of; use as a context manager, in the main thread.
 
     Entering returns when a run could be asked for. Leaving ends every process, and ``left_over`` then names those that
-    were found running after their end (there should be none). Logs are copied to ``logs_to``, where given.
+    were found running after their end (there should be none). Logs are copied to ``logs_to``, where given;
+    ``settings`` are fields of the configuration that are to be other than usual.
     """
 
-    def __init__(self, say: Callable[[str], None], logs_to: Path | None = None) -> None:
+    def __init__(self, say: Callable[[str], None], logs_to: Path | None = None, **settings: object) -> None:
         self._say = say
         self._logs_to = logs_to
         self._exit = ExitStack()
-        self.config: StackConfig = new_config(new_state_dir())
+        self.config: StackConfig = new_config(new_state_dir()).model_copy(update=settings)
         self.supervisor = Supervisor(self.config.log_dir)
         self.memory = MemorySampler(self.supervisor.note)
         self.account = Account(self.config)

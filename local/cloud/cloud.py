@@ -17,6 +17,7 @@ from werkzeug.serving import make_server
 from local.cloud import patches
 from local.cloud.accounts import Account, event_from
 from local.cloud.delivery import Deliveries
+from local.cloud.faults import Faults
 from local.cloud.front import Front
 from local.cloud.functions import FunctionHost
 from local.cloud.http_api import Answer, HttpApi, Route
@@ -62,8 +63,10 @@ class LocalCloud:
             }
         )
         self._cleanup.callback(deliveries.close)
-        on_match(deliveries.accept)
-        clock = Clock(self._account.rules, deliveries.accept, config.schedule_speed)
+        faults = Faults()
+        deliver = faults.around_delivery(deliveries.accept)
+        on_match(deliver)
+        clock = Clock(self._account.rules, deliver, config.schedule_speed)
         clock.start()
         self._cleanup.callback(clock.close)
         on_status_change(self._announce)
@@ -77,7 +80,9 @@ class LocalCloud:
             config.region,
             config.admin_url,
         )
-        server = make_server(HOST, config.cloud_port, front, threaded=True, request_handler=_QuietHandler)
+        server = make_server(
+            HOST, config.cloud_port, faults.around(front), threaded=True, request_handler=_QuietHandler
+        )
         server.daemon_threads = True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True, name="cloud").start()
         self._cleanup.callback(server.shutdown)

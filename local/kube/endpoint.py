@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import aiohttp
 from aiohttp import web
@@ -81,6 +82,12 @@ class Tokens:
         self._sessions[cookie] = Session(claims["cluster"], claims["sub"], now + SESSION_SECONDS)
         return cookie
 
+    def expire(self) -> int:
+        """End every session now, as the sixth hour would; returns how many there were."""
+        ended = len(self._sessions)
+        self._sessions.clear()
+        return ended
+
     def session(self, cookie: str) -> Session | None:
         """None where there is none, or it is older than 6 hours."""
         found = self._sessions.get(cookie)
@@ -102,11 +109,47 @@ DashboardOf = Callable[[str], str | None]
 """RayCluster uid -> address of its dashboard; None where there is no running head. Raises KeyError: no such cluster."""
 
 
+class Trouble(StrEnum):
+    """How an endpoint can fail to answer."""
+
+    REFUSE = "refuse"
+    UNAUTHORIZED = "unauthorized"
+    LOGIN_PAGE = "login_page"
+    SERVER_ERROR = "server_error"
+
+
 class Endpoint:
     """Cookie in, dashboard out: requests and answers are streamed, web sockets are passed on both ways."""
 
     def __init__(self, tokens: Tokens, dashboard_of: DashboardOf, http: aiohttp.ClientSession) -> None:
         self._tokens, self._dashboard_of, self._http = tokens, dashboard_of, http
+        self._trouble: tuple[Trouble, float] | None = None
+        self.troubled = 0
+        """Calls that were answered with a trouble."""
+
+    def fail(self, trouble: Trouble, seconds: float) -> None:
+        """From now on, for so long, no call gets through."""
+        self._trouble = (trouble, time.monotonic() + seconds)
+
+    def expire(self) -> int:
+        """End every session; returns how many there were."""
+        return self._tokens.expire()
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if self._trouble is None or time.monotonic() > self._trouble[1]:
+            return None
+        self.troubled += 1
+        match self._trouble[0]:
+            case Trouble.REFUSE:
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response(status=503)
+            case Trouble.UNAUTHORIZED:
+                return web.Response(status=401, text="no session, or it has expired")
+            case Trouble.LOGIN_PAGE:
+                return web.Response(text="<html><body>Sign in</body></html>", content_type="text/html")
+            case Trouble.SERVER_ERROR:
+                return web.Response(status=500, text="internal error")
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_UPLOAD)
@@ -115,6 +158,8 @@ class Endpoint:
         return app
 
     async def _bearer_auth(self, request: web.Request) -> web.Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         cookie = self._tokens.redeem(request.query.get("token", ""))
         if cookie is None:
             return web.Response(status=401, text="the token is not valid, expired or used")
@@ -123,6 +168,8 @@ class Endpoint:
         return answer
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         session = self._tokens.session(request.cookies.get(COOKIE, ""))
         if session is None:
             return web.Response(status=401, text="no session, or it has expired")

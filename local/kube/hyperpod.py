@@ -90,11 +90,12 @@ class HyperPod:
     def pods_on(self, instance: Instance) -> list[Json]:
         return [pod for pod in self.store.all(POD) if pod["spec"].get("nodeName") == instance.node_name]
 
-    async def kill_node(self, instance_id: str, emit_events: bool) -> Json:
+    async def kill_node(self, instance_id: str, emit_events: bool, joins_after: float | None = None) -> Json:
         """SIGKILL to everything on the node, the node gone, a replacement on its way. Returns what was done.
 
         The events go out in HyperPod's order: health (twice, as it does), one about a stranger, replacement started;
-        and replacement completed when the new node has joined.
+        and replacement completed when the new node has joined, ``joins_after`` seconds later (default: the
+        configuration's). A head node has no GPU and so no health agent: nothing is said about its health.
         """
         lost = self.instance(instance_id)
         killed = self.pods_on(lost)
@@ -104,7 +105,8 @@ class HyperPod:
         await self.controller.lose(killed)
         spare = self._new_instance(lost.group, lost.instance_type, lost.logical_id)
         self.instances[spare.instance_id] = spare
-        self._background(self._replace(lost, spare, emit_events))
+        joins_after = self.config.spare_joins_after if joins_after is None else joins_after
+        self._background(self._replace(lost, spare, emit_events, joins_after))
         names = [pod["metadata"]["name"] for pod in killed]
         LOG.info("node %s killed with pods %s", lost.node_name, names)
         return {"instance_id": instance_id, "pods": names, "replacement": spare.instance_id}
@@ -130,43 +132,61 @@ class HyperPod:
         await self.controller.lose(heads)
         return {"pods": [pod["metadata"]["name"] for pod in heads]}
 
-    def freeze(self, instance_id: str, frozen: bool) -> Json:
-        """SIGSTOP (or SIGCONT) to every process on the node; Kubernetes hears nothing of it any more."""
+    def freeze(self, instance_id: str, frozen: bool, unnoticed: float = 0.0) -> Json:
+        """SIGSTOP (or SIGCONT) to every process on the node; Kubernetes hears nothing of it any more.
+
+        It takes Kubernetes ``unnoticed`` seconds to say so: its node controller waits 40 s for a heartbeat.
+        """
         instance = self.instance(instance_id)
         self.instances[instance_id] = replace(instance, frozen=frozen)
-        node = self.store.get(NODE, "", instance.node_name)
-        node["status"]["conditions"] = [_ready_condition(not frozen, timestamp(self.clock()))]
-        self.store.touch(node)
+        self.store.get(NODE, "", instance.node_name)
         stopped = 0
         for pod in self.pods_on(instance):
             runtime = self.ray.runtimes.get(pod["metadata"]["uid"])
             below = processes.tree(top.pid for top in runtime.started) if runtime else []
             processes.send(below, signal.SIGSTOP if frozen else signal.SIGCONT)
             stopped += len(below)
-            if frozen:
-                for condition in pod["status"]["conditions"]:
-                    condition.update({"status": "False"} if condition["type"] == "Ready" else {})
-                self.store.touch(pod)
-        self.controller.wake()
+        if frozen and unnoticed:
+            self._background(self._notice(instance_id, unnoticed))
+        else:
+            self._show_heartbeat(instance_id)
         return {"instance_id": instance_id, "processes": stopped}
+
+    async def _notice(self, instance_id: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if instance_id in self.instances:
+            self._show_heartbeat(instance_id)
+
+    def _show_heartbeat(self, instance_id: str) -> None:
+        """Node and pods as Kubernetes shows them while the kubelet reports, and while it does not."""
+        instance = self.instances[instance_id]
+        node = self.store.get(NODE, "", instance.node_name)
+        node["status"]["conditions"] = [_ready_condition(not instance.frozen, timestamp(self.clock()))]
+        self.store.touch(node)
+        for pod in self.pods_on(instance) if instance.frozen else []:
+            for condition in pod["status"]["conditions"]:
+                condition.update({"status": "False"} if condition["type"] == "Ready" else {})
+            self.store.touch(pod)
+        self.controller.wake()
 
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _replace(self, lost: Instance, spare: Instance, emit_events: bool) -> None:
+    async def _replace(self, lost: Instance, spare: Instance, emit_events: bool, joins_after: float) -> None:
         config = self.config
         if emit_events:
+            has_agent = GPUS[lost.instance_type] > 0
+            troubled = [lost.instance_id] * 2 if has_agent else []
+            health = [events.node_health(config, self._moment(), one) for one in (*troubled, STRANGER)]
             started_id = str(uuid.uuid4())
-            for event in (
-                events.node_health(config, self._moment(), lost.instance_id),
-                events.node_health(config, self._moment(), lost.instance_id),
-                events.node_health(config, self._moment(), STRANGER),
-                events.replacement_started(config, self._moment(), lost.instance_id, lost.group, started_id),
-            ):
+            started = events.replacement_started(config, self._moment(), lost.instance_id, lost.group, started_id)
+            for event in (*health, started):
                 self._background(self._send(event))
-        await asyncio.sleep(config.spare_joins_after)
+        await asyncio.sleep(joins_after)
+        if spare.instance_id not in self.instances:
+            return  # killed before it came
         self._join(spare)
         self.controller.wake()
         if emit_events:

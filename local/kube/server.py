@@ -65,7 +65,7 @@ async def serve(config: StackConfig, guard: int) -> None:
         secure = tls.server_context(config)
         await _listen(stack, api.app(), config.kube_port, secure)
         await _listen(stack, endpoint.app(), config.endpoint_port, secure)
-        admin = Admin(hyperpod).app()
+        admin = Admin(hyperpod, endpoint).app()
         admin.add_routes(kueue.admin_routes(queues))
         await _listen(stack, admin, config.admin_port, None)
         stack.push_async_callback(_cancelled, asyncio.create_task(queues.run()))
