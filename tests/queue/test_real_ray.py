@@ -118,7 +118,7 @@ class Scene:
 
     def holds(self, n: int) -> None:
         submit(self.ports, step("submit"), BUCKET)
-        for _ in range(300):
+        for _ in range(600):
             if "holding" in self.ports.jobs("maze-1").logs(f"maze-1-a{n}"):
                 break
             time.sleep(0.2)
@@ -178,7 +178,7 @@ def test_a_run_is_admitted_late_preempted_and_back(scene: Scene) -> None:
     assert view.suspended and view.pods == () and view.workload is not None and not view.workload.admitted
 
     scene.queue(held=False)
-    up = scene.until(Awaiting.CLUSTER, "ready", 90)
+    up = scene.until(Awaiting.CLUSTER, "ready", 180)
     first = scene.run().admitted_at
     assert first is not None and scene.run().leased_at == first and scene.run().waiting_for == ""
     scene.holds(1)
@@ -196,7 +196,7 @@ def test_a_run_is_admitted_late_preempted_and_back(scene: Scene) -> None:
     assert scene.view().pods == () and scene.run().waiting_for != ""
 
     scene.queue(held=False)
-    back = scene.until(Awaiting.CLUSTER, "ready", 90)
+    back = scene.until(Awaiting.CLUSTER, "ready", 180)
     second = scene.run().admitted_at
     assert second is not None and second > first
     assert sum((scene.ray().gpus_by_ip or {}).values()) == 2, "nothing of the old attempt holds a GPU"
