@@ -38,6 +38,8 @@ RAY_ENVIRONMENT = {
     "RAY_enable_worker_prestart": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+    # A busy computer: Ray's 30 s are for one that has nothing else to do.
+    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",
 }
 
 
