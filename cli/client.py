@@ -16,14 +16,14 @@ from botocore.httpsession import URLLib3Session
 from pydantic import ValidationError
 
 from cli.exits import CliError, Exit
-from nightshift.contract.api import Problem, RunAccepted, RunView
+from nightshift.contract.api import Answer, Problem, RunAccepted, RunTold, RunView
 from nightshift.contract.events import StartRequest
 from nightshift.contract.spec import RunSpec
 
 TIMEOUT = (5.0, 30.0)
 """Seconds to connect, and to wait for an answer."""
 SERVICE = "execute-api"
-_Answer = TypeVar("_Answer", RunAccepted, RunView)
+_Answer = TypeVar("_Answer", RunAccepted, RunTold, RunView)
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _REGION = re.compile(r"\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?$")
 
@@ -68,6 +68,15 @@ class Api:
     def status(self, run_id: str) -> RunView:
         """``GET /runs/{run_id}``. Raises CliError."""
         return _read(RunView, self._call("GET", f"/runs/{quote(run_id, safe='')}", b""))
+
+    def cancel(self, run_id: str) -> RunTold:
+        """``POST /runs/{run_id}/cancel``. Raises CliError."""
+        return _read(RunTold, self._call("POST", f"/runs/{quote(run_id, safe='')}/cancel", b""))
+
+    def answer(self, run_id: str, go_on: bool) -> RunTold:
+        """``POST /runs/{run_id}/answer``. Raises CliError."""
+        body = Answer(go_on=go_on).model_dump_json().encode()
+        return _read(RunTold, self._call("POST", f"/runs/{quote(run_id, safe='')}/answer", body))
 
     def _call(self, method: str, path: str, body: bytes) -> bytes:
         try:

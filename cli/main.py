@@ -31,11 +31,17 @@ def _arguments() -> argparse.ArgumentParser:
     check = commands.add_parser("validate", help="check a run spec (YAML or JSON) without sending it")
     start = commands.add_parser("start", help="ask for a run; asking again for the same one is harmless")
     status = commands.add_parser("status", help="show where a run is")
+    cancel = commands.add_parser("cancel", help="end a run; asking again is harmless")
+    answer = commands.add_parser("answer", help="answer what a run asks; it ends where nobody does in time")
     commands.add_parser("schema", help="print the JSON schema of a run spec")
     for one in (check, start):
         one.add_argument("file", type=Path)
-    status.add_argument("run", help="the run's id")
-    for one in (start, status):
+    for one in (status, cancel, answer):
+        one.add_argument("run", help="the run's id")
+    said = answer.add_mutually_exclusive_group(required=True)
+    said.add_argument("--go-on", action="store_true", help="the run goes on waiting, or with its next attempt")
+    said.add_argument("--give-up", action="store_true", help="the run ends for what it asked about")
+    for one in (start, status, cancel, answer):
         one.add_argument("--api", help=f"address of the API; default: ${API_VARIABLE}")
     return parser
 
@@ -71,11 +77,32 @@ def _status(arguments: argparse.Namespace) -> None:
     print(text(Api(_address(arguments.api)).status(arguments.run)))
 
 
+def _cancel(arguments: argparse.Namespace) -> None:
+    from cli.client import Api
+
+    told = Api(_address(arguments.api)).cancel(arguments.run)
+    print(f"{clean(told.run_id)}: cancel is recorded, {clean(told.state)} for now")
+
+
+def _answer(arguments: argparse.Namespace) -> None:
+    from cli.client import Api
+
+    told = Api(_address(arguments.api)).answer(arguments.run, arguments.go_on)
+    print(f"{clean(told.run_id)}: answered to {'go on' if arguments.go_on else 'give up'}, {clean(told.state)} for now")
+
+
 def _schema(_: argparse.Namespace) -> None:
     print(json.dumps(RunSpec.model_json_schema(), indent=2))
 
 
-_COMMANDS = {"validate": _validate, "start": _start, "status": _status, "schema": _schema}
+_COMMANDS = {
+    "validate": _validate,
+    "start": _start,
+    "status": _status,
+    "cancel": _cancel,
+    "answer": _answer,
+    "schema": _schema,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -68,6 +68,10 @@ def audit(line: AuditLine) -> str:
     return f"  {clock(line.at)}  {clean(line.actor, 20):<10} {clean(line.what, 80)}{signal}{detail}"
 
 
+def _until(view: RunView) -> str:
+    return f" (answer before {clock(view.answer_until)} UTC)" if view.answer_until else ""
+
+
 def text(view: RunView) -> str:
     """The whole answer of ``nightshift status``."""
     cause = f" ({words(view.cause)})" if view.cause else ""
@@ -75,6 +79,8 @@ def text(view: RunView) -> str:
         f"{clean(view.run_id)}: {words(view.state)}{cause}",
         *([clean(view.sentence, 1_000)] if view.sentence else []),
         *([f"waiting: {clean(view.waiting_for, 1_000)}"] if view.waiting_for else []),
+        *([f"asks: {clean(view.question, 1_000)}{_until(view)}"] if view.question else []),
+        *(["a cancel was asked for"] if view.cancel_requested else []),
         progress(view),
         f"owner {clean(view.owner)}, pool {clean(view.pool)}, asked for {clock(view.created_at)} UTC",
         f"files {clean(view.prefix)}",

@@ -288,8 +288,45 @@ def test_status_says_where_a_run_is_what_happened_and_moves_no_cursor() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "path", "body", "said"),
+    [
+        (["cancel", "maze-demo"], "/runs/maze-demo/cancel", None, "cancel is recorded, running for now"),
+        (["answer", "maze-demo", "--go-on"], "/runs/maze-demo/answer", True, "answered to go on, running for now"),
+        (["answer", "maze-demo", "--give-up"], "/runs/maze-demo/answer", False, "answered to give up, running for now"),
+    ],
+)
+def test_a_run_is_cancelled_and_its_question_answered(
+    arguments: list[str], path: str, body: bool | None, said: str, nightshift: Command
+) -> None:
+    with api(202, {"version": 1, "run_id": "maze-demo", "state": "running"}) as to:
+        done = nightshift(*arguments, "--api", to.address)
+
+    assert (done.returncode, done.stdout) == (0, f"maze-demo: {said}\n")
+    assert to.requests[0][:2] == ("POST", path)
+    assert json.loads(to.requests[0][3] or b"null") == (None if body is None else {"version": 1, "go_on": body})
+    assert signed_correctly(to)
+
+
+def test_what_cannot_be_cancelled_any_more_is_said(nightshift: Command) -> None:
+    with api(409, {"title": "Not possible now", "status": 409, "detail": "run maze-demo: it is succeeded"}) as to:
+        done = nightshift("cancel", "maze-demo", "--api", to.address)
+
+    assert done.returncode == 65 and "it is succeeded" in done.stderr
+
+
+def test_status_shows_what_a_run_asks_and_until_when(nightshift: Command) -> None:
+    asking = VIEW | {"question": "Are there nodes?", "answer_until": "2026-11-30T14:00:00Z", "cancel_requested": True}
+    with api(200, asking) as to:
+        done = nightshift("status", "maze-demo", "--api", to.address)
+
+    assert "asks: Are there nodes? (answer before 11-30 14:00:00 UTC)" in done.stdout
+    assert "a cancel was asked for" in done.stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "environment", "code", "said"),
     [
+        (["answer", "r"], {}, 64, "--go-on"),
         (["dance"], {}, 64, "invalid choice"),
         (["status"], {}, 64, "required: run"),
         (["status", "r"], {}, 78, "NIGHTSHIFT_API"),

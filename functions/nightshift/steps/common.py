@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ from nightshift.contract.events import Stage, StageEvent
 from nightshift.contract.publication import AttemptLine
 from nightshift.contract.spec import NotifyLevel, RunSpec
 from nightshift.core.errors import bounded
+from nightshift.core.evidence import Results, results
 from nightshift.core.guard import guard_words
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
@@ -53,6 +55,16 @@ def emit(ports: Ports, run: Run, spec: RunSpec | None, stage: Stage, key: str, *
             **fields,
         )
     )
+
+
+def results_of(ports: Ports, run_id: str, attempts: Sequence[Attempt]) -> Results:
+    """Evals and exports that count, read afresh."""
+    return results(ports.artifacts.summaries(run_id), ports.artifacts.exports(run_id), attempts)
+
+
+def gpu_hours_of(attempts: Sequence[Attempt], now: datetime) -> float:
+    """Attributed to all attempts of a run."""
+    return sum(a.gpu_hours(now) for a in attempts)
 
 
 def attempt_line(attempt: Attempt, now: datetime) -> AttemptLine:

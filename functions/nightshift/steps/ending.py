@@ -10,9 +10,8 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
-from nightshift.core.evidence import results
 from nightshift.core.run import Run, RunState, Signal, SignalKind
-from nightshift.steps.common import attempt_line, audit, emit, next_shift
+from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, next_shift, results_of
 from nightshift.steps.diagnostics import save_last
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
@@ -114,7 +113,7 @@ def emit_final(ports: Ports, run: Run) -> None:
     """Everything that the last message shows, from the record and from S3. It is sent at every notification level, so a
     run without a readable spec has one too."""
     now, attempts = ports.now(), ports.runs.attempts(run.run_id)
-    found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+    found = results_of(ports, run.run_id, attempts)
     thinned = found.curve[:: max(1, -(-len(found.curve) // MAX_CURVE))]
     accepted = emit(
         ports,
@@ -131,7 +130,7 @@ def emit_final(ports: Ports, run: Run) -> None:
         holdout_final=found.holdout_final,
         curve=[s.success for s in thinned],
         attempts=[attempt_line(a, now) for a in attempts][-20:],
-        gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        gpu_hours=round(gpu_hours_of(attempts, now), 4),
         spend=spend_of(run, now),
         links=ports.artifacts.links(run.run_id),
     )

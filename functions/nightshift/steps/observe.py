@@ -10,11 +10,12 @@ from nightshift.contract.job import Outcome, OutcomeCause
 from nightshift.contract.spec import RunSpec
 from nightshift.core.decisions.common import lost_instance
 from nightshift.core.errors import TransientError, bounded
-from nightshift.core.evidence import holds_target, is_complete, results
+from nightshift.core.evidence import holds_target, is_complete
 from nightshift.core.hang import is_overdue
 from nightshift.core.observation import UNKNOWN_CLUSTER, ClusterView, JobState, JobView, Observation, RayView
 from nightshift.core.queueing import preempted
 from nightshift.core.run import Attempt, Awaiting, Run, RunState
+from nightshift.steps.common import gpu_hours_of, results_of
 from nightshift.steps.ports import NO_LOG, Ports
 from nightshift.steps.reports import outcome_of, progress_of
 
@@ -59,7 +60,7 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
     gone = gone or not cluster.exists
     evidence = False
     if over or gone:
-        found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+        found = results_of(ports, run.run_id, attempts)
         evidence = is_complete(found, attempt.n, spec.training.total_steps)
         if not evidence and _says_that_it_reached_its_target(outcome) and spec.target is not None and spec.target.stop:
             evidence = is_complete(found, attempt.n, outcome.step) and holds_target(found, spec.target)
@@ -73,7 +74,7 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         outcome=outcome,
         evidence=evidence,
         job_since=attempt.started_at if attempt.heard_at is None else None,
-        gpu_hours=sum(a.gpu_hours(ports.now()) for a in attempts),
+        gpu_hours=gpu_hours_of(attempts, ports.now()),
         attempts=tuple(attempts),
     )
 

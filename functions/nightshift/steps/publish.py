@@ -13,13 +13,13 @@ from nightshift.contract.spec import GitCode, RunSpec
 from nightshift.core.admission import known_ceiling
 from nightshift.core.budgets import spend_of
 from nightshift.core.errors import PublicationError
-from nightshift.core.evidence import Results, results
+from nightshift.core.evidence import Results
 from nightshift.core.observation import JobState
 from nightshift.core.run import Attempt, Run, RunState
 from nightshift.core.versions import CONTROLLER_VERSION, SKYRL_VERSION
 from nightshift.report.card import model_card
 from nightshift.report.html import render_report
-from nightshift.steps.common import attempt_line, audit
+from nightshift.steps.common import attempt_line, audit, gpu_hours_of, results_of
 from nightshift.steps.ports import Ports
 from nightshift.steps.reports import tell_not_believed
 from nightshift.steps.requests import Reply, StepRequest
@@ -36,7 +36,7 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
     spec, attempts = ports.artifacts.spec(run.run_id), ports.runs.attempts(run.run_id)
     if run.verdict is not RunState.SUCCEEDED and attempts:
         _silence(ports, run, attempts[-1])
-    found = results(ports.artifacts.summaries(run.run_id), ports.artifacts.exports(run.run_id), attempts)
+    found = results_of(ports, run.run_id, attempts)
     tell_not_believed(ports, run)
     keys, provenance = RunKeys(run.run_id), provenance_of(run, spec)
     adapters = {n: e for n, e in (("best", found.best_export), ("final", found.final_export)) if e is not None}
@@ -171,7 +171,7 @@ def _manifest(
         holdout_final=found.holdout_final,
         curve=list(found.curve),
         adapters=adapters,
-        gpu_hours=round(sum(a.gpu_hours(now) for a in attempts), 4),
+        gpu_hours=round(gpu_hours_of(attempts, now), 4),
         spend=spend_of(run, now),
         smaller=spec.recovery.on_out_of_memory if any(a.smaller for a in attempts) else None,
         objects={},
