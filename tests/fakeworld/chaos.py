@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import sys
 import time
 from collections import Counter
@@ -13,9 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import Pool
 
-from nightshift.core.run import SignalKind
-from tests.fakeworld.cloud import Rates
-from tests.fakeworld.cluster import GPU, JobFaults
+from tests.fakeworld.plan import prepared
 from tests.fakeworld.watch import Violation
 from tests.fakeworld.world import World
 
@@ -31,81 +28,6 @@ class Verdict:
     violation: Violation | None
     world: World
     attempts: int
-
-
-def prepared(seed: int) -> tuple[World, bool]:
-    """A world with this seed's faults in it; True where there are none."""
-    plan, world = random.Random(f"plan {seed}"), World(seed)
-
-    def chance(share: float, *values: float) -> float:
-        return plan.choice(values) if plan.random() < share else 0.0
-
-    world.at(0.0, lambda: world.request("maze-1"))
-    if plan.random() < 0.04:
-        return world, True
-    world.loop.rates = Rates(
-        crash=chance(0.35, 0.02, 0.08, 0.25),
-        lost_answer=chance(0.3, 0.02, 0.1),
-        twice=chance(0.35, 0.03, 0.15, 0.5),
-        refused=chance(0.3, 0.002, 0.01, 0.04),
-        slow=chance(0.45, 0.01, 0.05, 0.3),
-        event_lost=chance(0.4, 0.3, 1.0),
-        event_twice=chance(0.4, 0.3, 0.8),
-        event_late=chance(0.4, 0.3, 0.9),
-    )
-    world.fleet.job_faults = JobFaults(
-        dies=chance(0.4, 0.03, 0.1, 0.35),
-        dies_in_save=chance(0.3, 0.1, 0.4),
-        hangs=chance(0.01, 0.1),
-        lies_at_end=chance(0.05, 0.5, 1.0),
-        ignores_stop=chance(0.2, 0.3, 1.0),
-    )
-    if plan.random() < 0.06:  # everything is proved, yet the job says that it failed; and the next one dies at once
-        world.fleet.job_faults = JobFaults(lies_at_end=0.8, dies=0.3)
-    world.fleet.starting = plan.choice(((2.0, 10.0), (2.0, 10.0), (10.0, 60.0)))
-    world.fleet.terminating = plan.choice(((0.0, 10.0), (0.0, 10.0), (20.0, 90.0), (200.0, 400.0)))
-    runs = ["maze-1"]
-    if plan.random() < 0.2:
-        runs.append("maze-2")
-        world.at(plan.uniform(0, 400), lambda: world.request("maze-2"))
-    for _ in range(plan.choice((0, 0, 1, 1, 2, 3))):
-        _kill_a_node(world, plan)
-    for share, name in ((0.2, "ray"), (0.12, "kubernetes")):
-        if plan.random() < share:
-            _outage(world, name, plan.uniform(0, 600), plan.choice((10, 60, 300, 900)))
-    for run_id in runs:
-        if plan.random() < 0.06:
-            shift, orphan = plan.random() < 0.5, plan.random() < 0.5
-            world.at(
-                plan.uniform(1, 700),
-                lambda r=run_id, s=shift, o=orphan: world.stop_execution(r, s, o),  # type: ignore[misc]
-            )
-        if plan.random() < 0.06:
-            world.at(plan.uniform(1, 700), lambda r=run_id: world.cancel(r))  # type: ignore[misc]
-    for _ in range(plan.choice((0, 0, 0, 3, 12))):
-        name = plan.choice(("i-w1", "i-w2", "i-head", "i-stranger"))
-        world.at(plan.uniform(0, 700), lambda n=name: world.node_event(SignalKind.NODE_HEALTH, n))  # type: ignore[misc]
-    return world, False
-
-
-def _kill_a_node(world: World, plan: random.Random) -> None:
-    head, pick = plan.random() < 0.2, plan.random()
-    replaced = None if plan.random() < 0.05 else plan.choice((5.0, 30.0, 120.0, 900.0))
-
-    def kill() -> None:
-        alive = [n for n in world.fleet.nodes if n.dead_at is None and (n.kind != GPU) is head]
-        if alive:
-            world.fleet.kill_node(alive[int(pick * len(alive))], replaced)
-
-    world.at(plan.uniform(1, 700), kill)
-
-
-def _outage(world: World, name: str, begins: float, seconds: float) -> None:
-    def begin() -> None:
-        world.note(f"{name} is away for {seconds:.0f} s")
-        setattr(world.fleet, f"{name}_down_until", world.time + seconds)
-
-    world.at(begins, begin)
 
 
 def play(seed: int) -> Verdict:

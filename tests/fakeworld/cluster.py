@@ -95,6 +95,7 @@ class Fleet:
         self.replaced: set[str] = set()
         self._dirty = True
         self._next_change = 0.0
+        self._views: dict[str, tuple[float, ClusterView]] = {}
         self.node_event: Any = lambda *_: None
         self.outcome_written: Any = lambda *_: None
         self.resumed: Any = lambda _: None
@@ -106,7 +107,7 @@ class Fleet:
         """The node's processes die at once; what others notice of it comes later."""
         if node.dead_at is not None:
             return
-        node.dead_at, node.frozen_at = self.loop.time, None
+        node.dead_at, node.frozen_at, self._dirty = self.loop.time, None, True
         self.loop.note(f"node {node.name} died")
         self.node_event(SignalKind.NODE_HEALTH, node.name)
         for cluster, pod in self._pods_on(node):
@@ -120,6 +121,9 @@ class Fleet:
         self._dirty = True
         self.loop.note(f"node {node.name} joined")
         self.node_event(SignalKind.CLUSTER_EVENT, node.name)
+
+    def call_unhealthy(self, node: Node) -> None:
+        node.unhealthy, self._dirty = True, True
 
     def freeze_node(self, node: Node, thaws_after: float | None, replaced_after: float | None) -> None:
         """Every process of the host stands still; nothing says so. Ray notices a worker's silence, nobody a head's."""
@@ -222,7 +226,7 @@ class Fleet:
     def evict(self, cluster: RayCluster, back_after: float) -> None:
         if cluster.kueue is None or cluster.suspended or not cluster.exists:
             return
-        cluster.kueue.evicted = "Preempted"
+        cluster.kueue.evicted, self._dirty = "Preempted", True
         self.loop.note(f"Kueue evicts {cluster.spec.run_id}")
         for pod in cluster.pods:
             self._leaves(pod, self.loop.rng.uniform(0, 20))
@@ -256,7 +260,7 @@ class Fleet:
         self._kubernetes()
         cluster = self.clusters.get(name)
         if cluster is not None and cluster.exists:
-            cluster.exists = False
+            cluster.exists, self._dirty = False, True
             for pod in cluster.pods:
                 self._leaves(pod, self.loop.rng.uniform(*self.terminating))
         self.loop.wrote("delete RayCluster")
@@ -315,9 +319,17 @@ class Fleet:
         if cluster is None:
             return ClusterView(exists=False)
         self.settle()
+        kept = self._views.get(name)
+        if kept is None or kept[0] <= self.loop.time:
+            kept = self._views[name] = self._view(name, cluster)
+        return kept[1]
+
+    def _view(self, name: str, cluster: RayCluster) -> tuple[float, ClusterView]:
+        """Until when it holds if nothing else happens, and the view."""
         now, pods = self.loop.time, self._pods_of(name)
         mine = cluster.pods
-        return ClusterView(
+        until = min((p.ready_at for p in mine if p.ready_at > now), default=FOREVER)
+        return until, ClusterView(
             exists=cluster.exists,
             head_ready=any(p.is_head and p.ready_at <= now for p in mine),
             ready_workers=sum(not p.is_head and p.ready_at <= now for p in mine),
@@ -364,6 +376,7 @@ class Fleet:
                 free.remove(node)
                 pod.node, pod.ready_at = node, now + self.loop.rng.uniform(*self.starting)
         self._dirty = False
+        self._views.clear()
         changes = [p.gone_at for c in self._all() for p in c.pods] + [
             n.taken_until for n in self.nodes if n.taken_until > now
         ]

@@ -1,13 +1,19 @@
-"""The invariants. Each speaks of the world's own truth, never of what the code under test says about itself."""
+"""The invariants. Each speaks of the world's own truth, never of what the code under test says about itself; where the record
+is read, it is for what was promised in it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from nightshift.core.run import Run, RunState
+from nightshift.core.budgets import REPEATS_DETERMINISTIC, REPEATS_OTHER
+from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
+from nightshift.core.history import parent_at_most
+from nightshift.core.run import Attempt, Question, Run, RunState
 from nightshift.steps.ports import Nap
-from tests.fakeworld.cluster import Job
+from tests.fakeworld.cluster import Fleet, Pod
+from tests.fakeworld.job import Job
 
 if TYPE_CHECKING:
     from tests.fakeworld.world import World
@@ -17,6 +23,14 @@ WAKES_WITHIN = 12.0
 
 INTERVAL = 60.0
 DEAD_TOKEN_AFTER = 2.5
+LATE = timedelta(minutes=50)
+"""From a deadline until what it ends is over: an outage of 15 minutes, repeats, and naps that nobody ended."""
+
+LINE_MOVES = 60.0
+"""Seconds that a look may have gone on since it saw who is first in line."""
+
+TURNS_OVER = 15
+"""Turns of a parent between the bound of its history and the next place where it may be told to start its successor."""
 
 
 class Violation(Exception):
@@ -28,7 +42,7 @@ class Violation(Exception):
 
 
 class Watch:
-    """Raises ``Violation`` out of the world's loop, past every handler of the code under test."""
+    """Keeps the first ``Violation``; the world ends with it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -36,15 +50,19 @@ class Watch:
         self.stopped = False
         self._seen: dict[str, int] = defaultdict(int)
         self._stale: dict[str, bool] = {}
-        self._claims: dict[str, list[int]] = defaultdict(list)
+        self._claims: dict[str, list[tuple[int, bool]]] = defaultdict(list)
+        self._ends: dict[tuple[str, EndCause, int], int] = defaultdict(int)
         self._final: dict[str, RunState] = {}
+        self._queued_at: dict[str, float] = {}
+        self._leased_at: dict[str, float] = {}
+        self._asked: dict[str, list[Question]] = defaultdict(list)
 
     def fail(self, name: str, what: str) -> None:
         if self.found is None:
             self.found = Violation(name, what)
             self._world.note(f"VIOLATED {self.found}")
 
-    # told by the world ------------------------------------------------------------------------------------------
+    # signals ----------------------------------------------------------------------------------------------------
 
     def observed(self, run_id: str) -> None:
         """Everything that is read from now on is newer than each signal counted so far."""
@@ -76,13 +94,74 @@ class Watch:
 
         world.at(WAKES_WITHIN + (INTERVAL if stale else 0.0), check, background=True)
 
+    # the line before a pool -------------------------------------------------------------------------------------
+
+    def queued(self, run_id: str) -> None:
+        self._queued_at.setdefault(run_id, self._world.time)
+
+    def line(self, pool: str) -> list[str]:
+        """Runs that stand in line, the next one first: urgent ones, then by when they were asked for."""
+        runs = [
+            i.run for i in self._world.table.items.values() if i.run.state is RunState.QUEUED and i.run.pool == pool
+        ]
+        return [r.run_id for r in sorted(runs, key=lambda r: (r.priority != "urgent", r.created_at, r.run_id))]
+
+    def leased(self, run_id: str, line: list[str]) -> None:
+        self._leased_at.setdefault(run_id, self._world.time)
+        before = line[: line.index(run_id)] if run_id in line else []
+        passed = [r for r in before if self._world.time - self._queued_at.get(r, self._world.time) > LINE_MOVES]
+        if passed:
+            self.fail("first come, first served", f"{run_id} got the pool before {passed[0]}")
+
+    # attempts and budgets ---------------------------------------------------------------------------------------
+
     def claimed(self, run: Run) -> None:
-        """Attempts that start from the same verified step: the first, and as many recoveries as the budget allows."""
-        claims, spec = self._claims[run.run_id], self._world.bucket.spec(run.run_id)
-        claims.append(run.verified_step)
-        same = claims.count(run.verified_step)
+        """Attempts that start from the same verified step: the first, and as many recoveries as the budget allows. What
+        waited for nodes or for a person spent none."""
+        spec, attempts = self._world.bucket.spec(run.run_id), self._world.table.items[run.run_id].attempts
+        before = attempts.get(run.attempt - 1)
+        claims = self._claims[run.run_id]
+        claims.append((run.verified_step, before is not None and _is_wait(before.end_cause)))
+        same = sum(step == run.verified_step and not waited for step, waited in claims)
         if same > spec.budgets.max_recoveries_without_progress + 1:
             self.fail("never over the recovery budget", f"{run.run_id}: {same} attempts from step {run.verified_step}")
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """What ends a job that Kueue evicted, and that nothing else had touched, is a wait."""
+        job = next((j for j in self._world.fleet.jobs if j.id == attempt.submission_id), None)
+        if job is None or not job.evicted or job.hurt or job.state.is_terminal or attempt.end_cause is None:
+            return
+        if POLICIES[attempt.end_cause].action is Action.RECOVER:
+            self.fail("waiting spends no recovery", f"{job.id} was evicted by Kueue and ended as {attempt.end_cause}")
+
+    def submitted(self, job: Job) -> None:
+        world, now = self._world, self._world.time
+        run = world.table.items[job.run_id].run
+        for pod in job.cluster.pods:
+            if pod.node is not None and not pod.terminating and pod.node.name in run.excluded:
+                self.fail("an excluded instance hosts no attempt", f"{job.id} on {pod.node.name}")
+        for old in (j for j in world.fleet.jobs if j.run_id == job.run_id):
+            lingers = (
+                old.lingers_in is not None and _is_there(old.lingers_in, world.fleet) and old.holds(old.lingers_in)
+            )
+            if _is_there(old.head, world.fleet) and not old.gone and (old.actors_until > now or lingers):
+                self.fail("the fence holds", f"{job.id} was submitted over processes of {old.id}")
+            if self._loops(old):
+                self.fail(
+                    "never over the crash-loop guard", f"{job.id} follows {old.id}, which ended as {old.cause} again"
+                )
+
+    def _loops(self, job: Job) -> bool:
+        """Whether a job was the last that may end so, by its own word. A node's death may have explained it better."""
+        if job.cause is None or job.hurt or job.cause.is_success:
+            return False
+        cause = from_outcome(job.cause)
+        if POLICIES[cause].action is not Action.RECOVER:
+            return False
+        jobs = [j for j in self._world.fleet.jobs if j.run_id == job.run_id and j.n <= job.n and not j.hurt]
+        ended = {a.n: a.end_cause for a in self._world.table.items[job.run_id].attempts.values()}
+        same = [j for j in jobs if j.cause is job.cause and j.saved == job.saved and ended.get(j.n) is cause]
+        return len(same) >= (REPEATS_DETERMINISTIC if POLICIES[cause].deterministic else REPEATS_OTHER)
 
     def resumed(self, job: Job) -> None:
         known = max((j.reported for j in self._world.fleet.jobs if j.run_id == job.run_id and j.n < job.n), default=0)
@@ -91,24 +170,47 @@ class Watch:
         if job.floor < known:
             self.fail("never below the floor", f"{job.id} has floor {job.floor}, step {known} was reported")
 
+    # questions --------------------------------------------------------------------------------------------------
+
+    def asks(self, run_id: str, question: Question) -> None:
+        there = self._world.table.items[run_id].run.question
+        if there is not None and there.asked_at != question.asked_at:
+            self.fail("one question at a time", f"{run_id} is asked about {question.cause}, and about {there.cause}")
+        self._asked[run_id].append(question)
+
     # after every event ------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         world = self._world
-        live: dict[str, str] = {}
-        for job in world.fleet.jobs:
-            if job.lives:
-                if job.run_id in live:
-                    self.fail("never two live attempts", f"{live[job.run_id]} and {job.id}")
-                live[job.run_id] = job.id
+        self._jobs()
         if len(set(world.fleet.submits)) < len(world.fleet.submits):
             self.fail("submitted once", f"{world.fleet.submits[-1][0]} was submitted again")
         for run_id, item in world.table.items.items():
-            if item.run.state.is_final and run_id not in self._final:
-                self._final[run_id] = item.run.state
-                self._ended(item.run)
+            run = item.run
+            if run.state.is_final:
+                if run_id not in self._final:
+                    self._final[run_id] = run.state
+                    self._ended(run)
+            elif run.question is not None and world.loop.now() > run.question.until + LATE:
+                self.fail("no question is waited for without end", f"{run_id} was asked about {run.question.cause}")
+            turns = run.shift_seq - run.history_base - TURNS_OVER
+            if turns > 0 and parent_at_most(turns) >= world.bounds.parent_events and not run.state.is_final:
+                self.fail("histories are bounded", f"{run_id}: execution r{run.k} made {turns + TURNS_OVER} turns")
         if world.loop.unexpected:
             self.fail("no step breaks", world.loop.unexpected[0])
+
+    def _jobs(self) -> None:
+        world, live = self._world, dict[str, str]()
+        for job in world.fleet.jobs:
+            if not job.lives or job.frozen:
+                continue
+            if job.run_id in live:
+                self.fail("never two live attempts", f"{live[job.run_id]} and {job.id}")
+            live[job.run_id] = job.id
+            began = self._leased_at.get(job.run_id)
+            hours = job.spec.budgets.wall_hours
+            if began is not None and world.time - began > hours * 3_600 + LATE.total_seconds():
+                self.fail("never over the wall hours", f"{job.id} lives after {(world.time - began) / 3_600:.1f} h")
 
     def _ended(self, run: Run) -> None:
         if run.state is not RunState.SUCCEEDED:
@@ -125,12 +227,16 @@ class Watch:
         world = self._world
         world.fleet.settle()
         told = {(e.run_id, e.key) for e in world.stages.events}
+        asked = {(e.run_id, e.until) for e in world.stages.events}
         for run_id, item in world.table.items.items():
             run = item.run
             if not run.state.is_final:
                 self.fail("always a terminal state", f"{run_id} is {run.state}")
             if (run_id, "final") not in told:
                 self.fail("always a final message", f"{run_id} is {run.state}")
+            for question in self._asked[run_id]:
+                if (run_id, question.until) not in asked:
+                    self.fail("every question is told", f"{run_id}: {question.cause}")
             cluster = world.fleet.clusters.get(run_id)
             if cluster is not None and cluster.exists:
                 self.fail("no RayCluster is left", run_id)
@@ -141,3 +247,14 @@ class Watch:
         for name, execution in world.machines.executions.items():
             if execution.status == "RUNNING":
                 self.fail("always a terminal state", f"execution {name} is in {execution.state}")
+
+
+def _is_wait(cause: EndCause | None) -> bool:
+    return cause is not None and POLICIES[cause].action in (Action.WAIT, Action.ASK)
+
+
+def _is_there(pod: Pod, fleet: Fleet) -> bool:
+    """On a host that does something."""
+    node = pod.node
+    there = any(pod in c.pods for c in [*fleet.old, *fleet.clusters.values()])
+    return there and node is not None and node.dead_at is None and node.frozen_at is None

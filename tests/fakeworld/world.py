@@ -1,9 +1,9 @@
 """A whole fake world around the real steps and the shipped state machines: time, functions, Step Functions, table, bucket,
 HyperPod, Kubernetes, Ray, jobs and events.
 
-What it cannot show: anything below the ports (adapters, boto3, HTTP, IAM, serialisation), the handlers, the notifier,
-history limits, and interleavings that do not nest. The modules ``cloud``, ``cluster``, ``machine``, ``store`` and ``upkeep``
-name their own gaps.
+What it cannot show: anything below the ports (adapters, boto3, HTTP, IAM, serialisation), the handlers, the notifier, the
+count of history events, and interleavings that do not nest. The modules ``cloud``, ``cluster``, ``job``, ``machine``,
+``people``, ``store`` and ``upkeep`` name their own gaps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from nightshift.contract.events import StageEvent
 from nightshift.contract.layout import RunKeys
+from nightshift.core.history import BOUNDS
 from nightshift.core.reconcile import ExecutionState, ExecutionStatus
 from nightshift.core.run import Attempt, Run, Signal, SignalKind
 from nightshift.handlers.controller import STEPS
@@ -22,8 +23,10 @@ from nightshift.steps.ports import Nap, Ports
 from nightshift.steps.requests import LookRequest, StepRequest
 from tests.builders import spec_json
 from tests.fakeworld.cloud import Bucket, Loop
-from tests.fakeworld.cluster import Fleet, RayPorts
+from tests.fakeworld.cluster import Fleet
 from tests.fakeworld.machine import Execution, StepFunctions
+from tests.fakeworld.people import People
+from tests.fakeworld.ray import RayPorts
 from tests.fakeworld.store import MemoryRunStore
 from tests.fakeworld.upkeep import Upkeep
 from tests.fakeworld.watch import INTERVAL, Watch
@@ -70,6 +73,31 @@ class Table(MemoryRunStore):
             self._world.watch.napped(run.run_id, token)
         return registered
 
+    def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
+        self._world.loop.touch("DynamoDB")
+        if changes.get("question") is not None:
+            self._world.watch.asks(run.run_id, changes["question"])
+        return super().update(run, look_seq, **changes)
+
+    def enqueue(self, run: Run, **changes: Any) -> Run:
+        self._world.watch.queued(run.run_id)
+        return super().enqueue(run, **changes)
+
+    def take_lease(self, run: Run, now: datetime) -> bool:
+        self._world.loop.touch("DynamoDB")
+        line = self._world.watch.line(run.pool)
+        taken = super().take_lease(run, now)
+        if taken:
+            self._world.watch.leased(run.run_id, line)
+        return taken
+
+    def save_attempt(self, run: Run, attempt: Attempt, look_seq: int | None = None) -> bool:
+        self._world.loop.touch("DynamoDB")
+        saved = super().save_attempt(run, attempt, look_seq)
+        if saved and attempt.ended_at is not None:
+            self._world.watch.attempt_ended(attempt)
+        return saved
+
     def claim_attempt(self, run: Run, attempt: Attempt) -> Run | None:
         self._world.loop.touch("DynamoDB")
         claimed = super().claim_attempt(run, attempt)
@@ -86,23 +114,24 @@ def _throttled(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("create", "load", "update", "begin_look", "save_attempt", "take_lease", "finish", "audit", "active_on"):
+for _name in ("create", "load", "begin_look", "finish", "audit", "active_on"):
     setattr(Table, _name, _throttled(_name))
 
 
 class HyperPod:
     def __init__(self, fleet: Fleet) -> None:
-        self.view = fleet.hyperpod
+        self.view, self.replace = fleet.hyperpod, fleet.replace
 
 
 class Stages:
-    def __init__(self, loop: Loop) -> None:
-        self._loop, self.events = loop, list[StageEvent]()
+    def __init__(self, loop: Loop, people: People) -> None:
+        self._loop, self._people, self.events = loop, people, list[StageEvent]()
 
     def emit(self, event: StageEvent) -> bool:
         self._loop.touch("EventBridge")
         self.events.append(event)
         self._loop.note(f"{event.run_id} stage {event.key}")
+        self._people.told(event)
         self._loop.wrote(f"stage {event.key}")
         return True
 
@@ -122,7 +151,8 @@ class Executions:
         if there is None:
             return None
         stopped = None if there.stopped is None else datetime.fromisoformat(there.stopped)
-        return ExecutionStatus(ExecutionState(there.status), stopped, " ".join(there.error))
+        started = datetime.fromisoformat(there.started) if there.started else self._world.loop.now()
+        return ExecutionStatus(ExecutionState(there.status), stopped, " ".join(there.error), started)
 
     def answer(self, token: str, payload: dict[str, Any]) -> bool:
         self._world.loop.touch("Step Functions")
@@ -139,11 +169,13 @@ class World:
         self.loop = Loop(seed)
         self.rng, self.at, self.note, self.stamp = self.loop.rng, self.loop.at, self.loop.note, self.loop.stamp
         self.bucket = Bucket(self.loop)
-        self.fleet, self.stages, self.machines = Fleet(self.loop, self.bucket), Stages(self.loop), StepFunctions(self)
+        self.people, self.bounds = People(self), BOUNDS
+        self.fleet, self.stages = Fleet(self.loop, self.bucket), Stages(self.loop, self.people)
+        self.machines = StepFunctions(self)
         self.watch = Watch(self)
         self.table = Table(self)
         self.fleet.node_event, self.fleet.outcome_written = self.node_event, self.outcome_written
-        self.fleet.resumed = self.watch.resumed
+        self.fleet.resumed, self.fleet.submitted = self.watch.resumed, self.watch.submitted
         self.loop.after = self.watch.look
         self.upkeep = Upkeep(self)
         self.ports = Ports(
@@ -165,8 +197,10 @@ class World:
 
     # functions --------------------------------------------------------------------------------------------------
 
-    def request(self, run_id: str) -> None:
-        raw = spec_json(run_id=run_id, training=TRAINING, budgets=BUDGETS)
+    def request(self, run_id: str, **changes: Any) -> None:
+        """``budgets`` among the changes are added to those of this world."""
+        budgets = BUDGETS | changes.pop("budgets", {})
+        raw = spec_json(run_id=run_id, training=TRAINING, budgets=budgets, **changes)
         where = intake.Deployment("hp", "ns")
         self.loop.deliver("intake", 30, lambda: intake.request_run(self.ports, where, raw, "team"))
 
@@ -191,7 +225,7 @@ class World:
     def _step(self, payload: dict[str, Any]) -> dict[str, Any]:
         request = StepRequest.model_validate(payload)
         if request.step == "look":
-            reply = look.look(self.ports, LookRequest.model_validate(payload), LOOK_SECONDS)
+            reply = look.look(self.ports, LookRequest.model_validate(payload), LOOK_SECONDS, self.bounds)
         elif request.step == "submit":
             reply = transitions.submit(self.ports, request, "bucket")
         else:
@@ -227,16 +261,6 @@ class World:
     def outcome_written(self, run_id: str, attempt: int) -> None:
         detail = {"object": {"key": RunKeys(run_id).outcome(attempt)}}
         self._event(f"outcome of {run_id} a{attempt}", {"detail-type": "Object Created", "detail": detail})
-
-    def cancel(self, run_id: str) -> None:
-        def ask() -> None:
-            run = self.table.get(run_id)
-            if run is not None and not run.state.is_final:
-                self.table.update(run, cancel_requested=True)
-                signals.wake(self.ports, run_id, Signal(kind=SignalKind.CANCEL, at=self.loop.now()))
-
-        self.note(f"{run_id} is cancelled")
-        self.loop.deliver("cancel", 30, ask)
 
     def stop_execution(self, run_id: str, shift: bool, orphan: bool) -> None:
         """StopExecution from a console."""

@@ -10,7 +10,7 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.decide import decide
 from nightshift.core.decision import Decision, Verb
-from nightshift.core.errors import bounded
+from nightshift.core.errors import TransientError, bounded
 from nightshift.core.observation import Observation
 from nightshift.core.run import Attempt, Awaiting, Question, Run
 from nightshift.steps.common import audit, emit
@@ -63,12 +63,14 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
 
 
 def ask_somebody(ports: Ports, run: Run, spec: RunSpec, cause: EndCause, why: str) -> Run:
-    """Put a question to a person, once: the record holds it, and the message's key makes it one message."""
+    """Put a question to a person. The message goes out before the record says that it was asked: a look that dies in between
+    asks once more, and no run waits for an answer to what nobody was told. Raises TransientError."""
     now = ports.now()
     text = bounded(f"{POLICIES[cause].sentence} ({why})", 900)
     until = now + timedelta(hours=spec.budgets.ask_hours)
+    key, attempt = f"asking-{cause}-a{run.attempt}-{now:%Y%m%dT%H%M%S}", run.attempt or None
+    if not emit(ports, run, spec, Stage.ASKING, key, cause=cause, sentence=text, until=until, attempt=attempt):
+        raise TransientError(run.run_id, f"EventBridge did not accept the question about {cause}")
     run = ports.runs.update(run, question=Question(cause=cause, text=text, asked_at=now, until=until))
     audit(ports, run.run_id, "look", f"asked a person about {cause}", detail=why)
-    key = f"asking-{cause}-a{run.attempt}-{now:%Y%m%dT%H%M%S}"
-    emit(ports, run, spec, Stage.ASKING, key, cause=cause, sentence=text, until=until, attempt=run.attempt or None)
     return run

@@ -12,6 +12,7 @@ from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
 from nightshift.steps.common import audit, emit, execution_name, next_shift
 from nightshift.steps.ports import Ports
+from nightshift.steps.reports import outcome_of, progress_of
 from nightshift.steps.requests import Reply, StepRequest
 
 READY = "ready"
@@ -71,8 +72,11 @@ def provision(ports: Ports, request: StepRequest) -> Reply:
         created = ports.clusters.create(spec, run.owner, run.excluded)
     except PermanentError as error:
         return _fail(ports, run, EndCause.BAD_CONFIGURATION, str(error))
+    # An execution that goes on with a run goes on with its wait: no deadline begins anew.
+    goes_on = run.k > 1 and run.shift_seq - run.history_base <= 1 and run.waiting_since is not None
+    since = run.waiting_since if goes_on else ports.now()
     try:
-        run = ports.runs.update(run, waiting_since=ports.now(), **next_shift(run))
+        run = ports.runs.update(run, waiting_since=since, **next_shift(run))
     except StaleExecution:
         ports.clusters.delete(run.raycluster)  # the run was ended meanwhile: nobody else would find this cluster
         raise
@@ -142,7 +146,7 @@ def _begun_now(ports: Ports, run: Run, attempt: Attempt) -> Attempt:
 
 def _last_saved(ports: Ports, run: Run, attempt: Attempt) -> int:
     """What the old attempt had verified when it was really over: it may have saved after the look that ended it."""
-    progress, outcome = ports.artifacts.progress(run.run_id, attempt.n), ports.artifacts.outcome(run.run_id, attempt.n)
+    progress, outcome = progress_of(ports, run, attempt.n), outcome_of(ports, run, attempt.n)
     return max(attempt.last_saved_step, *(d.saved_step for d in (progress, outcome) if d is not None), 0)
 
 
