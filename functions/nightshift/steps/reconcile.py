@@ -30,7 +30,7 @@ from nightshift.core.reconcile import (
     oldest_look_age,
 )
 from nightshift.core.run import Run, RunState, Signal, SignalKind
-from nightshift.steps.common import audit
+from nightshift.steps.common import audit, execution_name
 from nightshift.steps.ending import emit_final, finish_for, spec_or_none, wake_next
 from nightshift.steps.ports import Ports
 from nightshift.steps.signals import wake
@@ -165,15 +165,12 @@ def _run_fact(ports: Ports, listed: OpenRun) -> Fact | None:
     run = ports.runs.get(listed.run.run_id)
     if run is None or run.state.is_final:
         return None  # the index was behind
-    execution = ports.executions.status(_name(run))
+    execution = ports.executions.status(execution_name(run))
     if execution is not None:
         return RunFact(run, listed.due, execution, signalled_at=_signalled_at(ports, run))
-    previous = ports.executions.status(_name(run, run.k - 1)) if run.k > 1 else None
+    before = run.model_copy(update={"k": run.k - 1})
+    previous = ports.executions.status(execution_name(before)) if run.k > 1 else None
     return RunFact(run, listed.due, None, previous, has_spec=spec_or_none(ports, run.run_id) is not None)
-
-
-def _name(run: Run, k: int | None = None) -> str:
-    return f"{run.run_id}-r{run.k if k is None else k}"
 
 
 def _signalled_at(ports: Ports, run: Run) -> datetime | None:
@@ -239,7 +236,7 @@ def _wake_run(ports: Ports, finding: Finding) -> bool:
 def _start(ports: Ports, finding: Finding) -> bool:
     """As intake and the predecessor do: same name, same input."""
     run = ports.runs.load(finding.run_id, finding.k)
-    ports.executions.start(_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
+    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
     audit(ports, run.run_id, "reconciler", f"started execution r{run.k}", detail=finding.why)
     return True
 
