@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -194,8 +195,8 @@ class RayJobs:
                 return JobView(JobState.MISSING, bounded(answer.text, 300))
             if answer.status_code != 200:
                 raise RuntimeError(f"Request failed with status code {answer.status_code}: {answer.text}")
-            details = answer.json()
-            return state.job_view(details, said_by_ray(str(details["message"]) if details.get("message") else None))
+            seen = state.job_view(answer.json())
+            return replace(seen, message=said_by_ray(seen.message))
 
     def ray(self) -> RayView:
         try:

@@ -98,13 +98,14 @@ def ray_view(
         )
 
 
-def job_view(details: Any, message: str) -> JobView:
-    """``details`` is Ray's JobDetails as JSON."""
+def job_view(details: Any) -> JobView:
+    """Of Ray's JobDetails as JSON; the message is as Ray has it, with the log's end that Ray appends."""
     with _shape("the job's details"):
         driver = details.get("driver_info") or {}
         address, pid = driver.get("node_ip_address"), str(driver.get("pid") or "")
         known = (str(address), int(pid)) if address and pid.isdigit() else None
-        return JobView(JobState(str(details["status"]).lower()), message, known)
+        message = details.get("message") or ""
+        return JobView(JobState(str(details["status"]).lower()), str(message), known)
 
 
 def record(row: Row) -> dict[str, Any]:
