@@ -13,10 +13,10 @@ from nightshift.adapters.notifications import DynamoNotificationLog, SlackWebhoo
 from nightshift.contract.events import Stage
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.layout import RunKeys
+from nightshift.core.budgets import spent_recoveries
 from nightshift.core.causes import EndCause
 from nightshift.core.decide import decide
 from nightshift.core.decision import Verb
-from nightshift.core.decisions.attempt import spent_recoveries
 from nightshift.core.errors import StaleExecution
 from nightshift.core.observation import JobState, JobView, Observation
 from nightshift.core.run import Awaiting, RunState
@@ -151,7 +151,7 @@ def test_3000_polls_fit_into_shifts_that_end_long_before_a_history_is_full(world
     while polls < 3_000:
         started, first = world.now(), world.run().look_seq
         assert poll(world, started, "first") is None
-        naps(world, round(MAX_SHIFT.total_seconds() / NAP) - 2)
+        naps(world, MAX_LOOKS - 2 - (world.run().look_seq - world.run().shift_first_look))
         world.later(NAP)
         assert poll(world, started, "last but one") is None
         world.later(NAP)
@@ -159,11 +159,11 @@ def test_3000_polls_fit_into_shifts_that_end_long_before_a_history_is_full(world
         lengths.append(world.run().look_seq - first)
         polls += lengths[-1]
     assert (POLL, ANSWERED) == (6, 8)
-    assert len(lengths) == 3 and max(lengths) <= MAX_LOOKS
+    assert len(lengths) == 6 and max(lengths) <= MAX_LOOKS
     assert FRAME + ANSWERED * max(*lengths, MAX_LOOKS + 1) < MAX_EVENTS / 2, "half of it is left for retries"
     assert MAX_SHIFT.total_seconds() < SHIFT["TimeoutSeconds"] < PARENT["States"]["AwaitAttempt"]["TimeoutSeconds"]
     grown = events_of(PARENT["States"]["AwaitAttempt"]) + events_of(PARENT["States"]["AttemptDecision"])
-    assert grown * len(lengths) == 24, "what 3,000 polls leave in the parent"
+    assert grown * len(lengths) == 48, "what 3,000 polls leave in the parent"
 
 
 @comes_out_right(19)
@@ -179,8 +179,8 @@ def test_a_storm_of_signals_ends_a_shift_by_its_number_of_looks(world: World) ->
 def test_a_new_shift_must_not_come_early_nor_restart_a_deadline_nor_touch_the_job(world: World) -> None:
     running(world)
     started, before = world.now(), world.run()
-    naps(world, 1_000)
-    assert poll(world, started, "token-2") is None, "1,000 polls are no reason yet"
+    naps(world, MAX_LOOKS - 100)
+    assert poll(world, started, "token-2") is None, "500 polls are no reason yet"
     naps(world, MAX_LOOKS)
     assert poll(world, started, "token-3") == "again"
     after = world.run()

@@ -12,7 +12,7 @@ import pytest
 from nightshift.core.decision import Verb
 from nightshift.core.history import LOOK_RETRIES, SHIFT_RETRIES, STEP_RETRIES
 from nightshift.core.run import Awaiting, RunState
-from nightshift.steps.look import AGAIN, SUCCESSOR, VERDICTS
+from nightshift.steps.look import AGAIN, KNOWS_SUCCESSORS, SUCCESSOR, VERDICTS
 from nightshift.steps.requests import LookRequest, Reply, StepName, StepRequest
 
 MACHINES = Path(__file__).resolve().parents[2] / "statemachine"
@@ -78,6 +78,12 @@ def test_a_verdict_reached_in_a_wait_leads_to_publication(wait: str) -> None:
     assert taken["stale"] == "Stale"
     assert taken[AGAIN] == wait.replace("Decision", "").join(["Await", ""])
     assert taken[SUCCESSOR] == "Successor"
+
+
+def test_every_shift_is_told_that_its_parent_knows_successors() -> None:
+    waits = [s for s in PARENT.values() if "startExecution" in s.get("Resource", "")]
+    assert {w["Arguments"]["Input"]["version"] for w in waits} == {KNOWS_SUCCESSORS}
+    assert SHIFT["Begin"]["Assign"]["parent"] == "{% $states.input.version %}"
 
 
 def test_an_execution_begins_at_any_state_of_a_run() -> None:

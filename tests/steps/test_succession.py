@@ -25,10 +25,11 @@ from tests.steps.world import BUCKET, World, step
 AT_ONCE = Bounds(looks=1, parent_events=1)
 
 
-def bounded_look(world: World, awaiting: Awaiting, bounds: Bounds, k: int = 1) -> Reply | None:
+def bounded_look(world: World, awaiting: Awaiting, bounds: Bounds, parent: int = 2) -> Reply | None:
     request = LookRequest(
-        step="look", run_id="maze-1", k=k, awaiting=awaiting, shift_name="s", shift_started=NOW, token="token-b"
-    )
+        step="look", run_id="maze-1", k=1, awaiting=awaiting, shift_name="s", shift_started=NOW, token="token-b",
+        parent=parent,
+    )  # fmt: skip
     return look(world.ports, request, 60, bounds)
 
 
@@ -69,6 +70,12 @@ def test_a_short_history_has_no_successor(world: World) -> None:
     running(world)
     assert decided(bounded_look(world, Awaiting.ATTEMPT, Bounds(looks=1))) == "again"
     assert world.run().k == 1
+
+
+def test_an_execution_from_before_there_were_successors_is_never_told_of_one(world: World) -> None:
+    """Its machine would take the word for the end of the run."""
+    running(world)
+    assert decided(bounded_look(world, Awaiting.ATTEMPT, AT_ONCE, parent=1)) == "again"
 
 
 def test_a_live_attempt_is_taken_over_and_nothing_of_it_begins_anew(world: World) -> None:

@@ -32,6 +32,11 @@ MAX_LOOKS, MAX_SHIFT = BOUNDS.looks, BOUNDS.shift
 AGAIN, SUCCESSOR = "again", "successor"
 """The shift's bound is reached: another one goes on. So is the parent's: another execution does."""
 
+KNOWS_SUCCESSORS = 2
+"""The version of the parent's machine since which it may be told to start one."""
+
+CLUSTER_READY = (Awaiting.CLUSTER, Verb.READY.value)
+
 VERDICTS = {
     Verb.SUCCEEDED: RunState.SUCCEEDED,
     Verb.FAILED: RunState.FAILED,
@@ -43,7 +48,7 @@ def look(ports: Ports, request: LookRequest, interval: int, bounds: Bounds = BOU
     """Answers the token, or registers it and returns None. ``interval`` is the nap in seconds."""
     try:
         run = ports.runs.begin_look(request.run_id, request.k, ports.now(), interval, request.entry)
-        reply = _handing_on(_look(ports, request, run, interval, bounds), run, request.awaiting, bounds)
+        reply = _handing_on(_look(ports, request, run, interval, bounds), run, request, bounds)
     except StaleExecution:
         reply = _stale(ports, request, interval)
     if reply is not None:
@@ -62,13 +67,12 @@ def _stale(ports: Ports, request: LookRequest, interval: int) -> Reply:
     return Reply(decision="look", shift=str(run.shift_seq), interval=interval)
 
 
-def _handing_on(reply: Reply | None, run: Run, awaiting: Awaiting, bounds: Bounds) -> Reply | None:
+def _handing_on(reply: Reply | None, run: Run, request: LookRequest, bounds: Bounds) -> Reply | None:
     """Every circle of the parent passes one of these: there it may be told to start its successor, which finds in the
     record what was decided."""
-    if reply is None or not (
-        reply.decision in (AGAIN, Verb.RECOVER.value)
-        or (awaiting is Awaiting.CLUSTER and reply.decision == Verb.READY.value)
-    ):
+    if reply is None or request.parent < KNOWS_SUCCESSORS:
+        return reply
+    if reply.decision not in (AGAIN, Verb.RECOVER.value) and (request.awaiting, reply.decision) != CLUSTER_READY:
         return reply
     due = succession_due(int(reply.shift), run.history_base, bounds)
     return reply.model_copy(update={"decision": SUCCESSOR}) if due else reply

@@ -45,9 +45,11 @@ class StepRequest(Document):
 
 class LookRequest(StepRequest):
     """``token`` is answered by this look, or registered for signals. ``entered`` is when its state was entered, ``retry``
-    how often that was tried again; executions from before these were sent have neither."""
+    how often that was tried again; executions from before these were sent have neither. ``parent`` is the version of the
+    parent's machine: running executions meet new code at once, and one of before 2 knows no successor."""
 
     awaiting: Awaiting
+    parent: int = Field(1, ge=1)
     shift_name: str
     shift_started: datetime
     token: str
