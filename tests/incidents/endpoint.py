@@ -15,6 +15,17 @@ from typing import Any, Self
 import trustme
 
 RAY_VERSION = "2.56.0"
+NODES = [
+    {
+        "node_id": f"node-of-{instance}",
+        "node_ip": f"ip-{instance}",
+        "state": "ALIVE",
+        "is_head_node": instance == "i-head",
+        "resources_total": {} if instance == "i-head" else {"GPU": 2.0},
+    }
+    for instance in ("i-head", "i-w1", "i-w2", "i-w3")
+]
+"""Ray's nodes on the pods of ``tests.builders.cluster()``."""
 
 
 class Endpoint:
@@ -63,8 +74,9 @@ class Endpoint:
         """A GET of Ray's API."""
         if path == "/api/version":
             return 200, json.dumps({"version": "4", "ray_version": RAY_VERSION, "ray_commit": "x", "session_name": "s"})
-        if path.startswith("/api/v0/"):
-            return 200, json.dumps({"data": {"result": {"result": []}}})  # no node with GPUs, and no actor that lives
+        if path.startswith("/api/v0/"):  # every node of the cluster lives; no actor, group or worker does
+            rows = NODES if path.startswith("/api/v0/nodes") else []
+            return 200, json.dumps({"data": {"result": {"result": rows}}})
         job = path.removeprefix("/api/jobs/")
         self.asked.set()
         if job in self.jobs:

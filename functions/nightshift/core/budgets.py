@@ -31,9 +31,8 @@ def recoveries_after(run: Run, cause: EndCause | None) -> int:
     return spent_recoveries(run) + (0 if cause is not None and _is_wait(cause) else 1)
 
 
-def recoveries_spent(run: Run, spec: RunSpec, cause: EndCause) -> str | None:
-    """Why no recovery is left for the cause; None where one is, or none is needed."""
-    used = spent_recoveries(run)
+def recoveries_spent(used: int, spec: RunSpec, cause: EndCause) -> str | None:
+    """Why no recovery is left for the cause after ``used`` of them; None where one is, or none is needed."""
     if _is_wait(cause) or used < spec.budgets.max_recoveries_without_progress:
         return None
     return f"{used} recoveries without a new verified checkpoint"

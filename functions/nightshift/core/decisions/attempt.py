@@ -20,8 +20,6 @@ from nightshift.core.observation import JobState, Observation
 from nightshift.core.queueing import preempted
 from nightshift.core.run import Run
 
-__all__ = ["decide_attempt", "spent_recoveries"]
-
 VAGUE = frozenset({EndCause.WORKER_FAILED, EndCause.EVIDENCE_MISSING, EndCause.STOPPED, EndCause.HEAD_LOST})
 """What is said where nobody knows better: what the pods tell is then believed before it."""
 
@@ -173,7 +171,7 @@ def _last_end(
     spent = spent_budget(run, spec, seen.gpu_hours, now)
     if spent is not None:
         return EndCause.BUDGET_SPENT, f"{spent} are spent; the last attempt ended as {cause}"
-    used = recoveries_spent(run, spec, cause)
+    used = recoveries_spent(spent_recoveries(run), spec, cause)
     return (EndCause.BUDGET_SPENT, f"{used}; the last attempt ended as {cause}") if used is not None else None
 
 
