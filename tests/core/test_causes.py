@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -65,6 +66,25 @@ def test_a_pod_that_was_killed_for_its_memory_is_no_mere_dead_worker_and_its_nod
     view = with_pod("i-w2", ended="OOMKilled, exit code 137", exit_code=137)
     decision = judged(view, outcome=outcome(OutcomeCause.WORKER_LOST, exit_code=75))
     assert (decision.verb, decision.cause, decision.node) == (Verb.RECOVER, EndCause.HOST_OUT_OF_MEMORY, None)
+
+
+def test_an_end_from_before_the_attempt_must_not_explain_it() -> None:
+    oom: dict[str, Any] = {"ended": "OOMKilled, exit code 137", "exit_code": 137}
+    old = with_pod("i-w2", ended_at=NOW - timedelta(hours=2), **oom)
+    assert judged(old, message="ActorDiedError").cause is EndCause.WORKER_FAILED
+    fresh = with_pod("i-w2", ended_at=NOW - timedelta(minutes=2), **oom)
+    assert judged(fresh, message="ActorDiedError").cause is EndCause.HOST_OUT_OF_MEMORY
+
+
+def test_a_head_that_was_preempted_or_ran_out_of_memory_is_no_mere_lost_head() -> None:
+    assert judged(cluster(), JobState.MISSING).cause is EndCause.HEAD_LOST
+    taken = with_pod("i-head", ready=False, disruption=PREEMPTION)
+    assert judged(taken, JobState.MISSING).cause is EndCause.PREEMPTED
+    elsewhere = cluster("i-new", "i-w1", "i-w2", "i-w3")
+    assert judged(elsewhere, JobState.MISSING).cause is EndCause.HEAD_LOST
+    assert judged(elsewhere, JobState.MISSING, on=run(taken_away=("i-head",))).cause is EndCause.PREEMPTED
+    killed = with_pod("i-head", ended="OOMKilled, exit code 137")
+    assert judged(killed, JobState.MISSING).cause is EndCause.HOST_OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("sure", [OutcomeCause.CODE_ERROR, OutcomeCause.BAD_CONFIGURATION, OutcomeCause.STORAGE_FULL])

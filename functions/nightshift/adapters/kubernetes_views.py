@@ -48,6 +48,7 @@ def pod_view(pod: PodModel) -> PodView:
         terminating=metadata.deletionTimestamp is not None,
         ended=f"{ended.reason or 'ended'}, exit code {ended.exitCode}" if ended is not None else None,
         exit_code=ended.exitCode if ended is not None else None,
+        ended_at=ended.finishedAt if ended is not None else None,
         disruption=_disruption(pod, conditions),
     )
 

@@ -45,8 +45,10 @@ def instances_taken_from(seen: Observation) -> frozenset[str]:
 
 
 def out_of_memory(seen: Observation) -> PodView | None:
-    """A pod that the kernel killed at its memory limit."""
-    return next((p for p in seen.cluster.pods if p.ended and "OOMKilled" in p.ended), None)
+    """A pod that the kernel killed at its memory limit during the current attempt: a pod keeps its last end for ever."""
+    began = seen.attempts[-1].started_at if seen.attempts else None
+    killed = [p for p in seen.cluster.pods if p.ended and "OOMKilled" in p.ended]
+    return next((p for p in killed if began is None or p.ended_at is None or p.ended_at >= began), None)
 
 
 def after_blame(blamed: Sequence[str], node: str | None) -> tuple[tuple[str, ...], str | None]:

@@ -47,7 +47,7 @@ class JobView:
 class PodView:
     """One pod of the RayCluster. ``instance_id`` is None while it is not scheduled.
 
-    ``ended`` is how its container ended last ("OOMKilled, exit code 137"), ``exit_code`` the code of that end;
+    ``ended`` is how its container ended last ("OOMKilled, exit code 137"), ``exit_code`` and ``ended_at`` of that end;
     ``disruption`` is why Kubernetes took the pod away ("PreemptionByScheduler: ...", "Evicted: ..."). A pod keeps these
     only as long as its object exists."""
 
@@ -61,6 +61,7 @@ class PodView:
     terminating: bool = False
     ended: str | None = None
     exit_code: int | None = None
+    ended_at: datetime | None = None
     disruption: str | None = None
 
 

@@ -39,7 +39,8 @@ def decide_attempt(run: Run, spec: RunSpec, seen: Observation, now: datetime) ->
         case JobState.MISSING:
             if seen.evidence:
                 return _ended(run, spec, seen, now)
-            return _ending(run, spec, seen, now, EndCause.HEAD_LOST, "Ray does not know the job any more")
+            missing = EndCause.HEAD_LOST, "Ray does not know the job any more"
+            return _ending(run, spec, seen, now, *_by_pods(run, seen, *missing))
         case JobState.PENDING | JobState.RUNNING | JobState.UNREACHABLE:
             if seen.evidence and (lost is not None or not seen.cluster.exists):
                 return _ended(run, spec, seen, now)  # the job had done all of its work before its cluster went
@@ -131,6 +132,14 @@ def _refined(run: Run, seen: Observation, cause: EndCause, message: str) -> tupl
         return gone, f"{why}; {message}"
     if not POLICIES[cause].by_node and cause not in VAGUE:
         return cause, message
+    return _by_pods(run, seen, cause, message)
+
+
+def _by_pods(run: Run, seen: Observation, cause: EndCause, message: str) -> tuple[EndCause, str]:
+    """A pod that was taken away, also one whose object is gone by now, or that was killed for its memory."""
+    lost = lost_instance(run, seen)
+    if lost is not None and lost in run.taken_away:
+        return EndCause.PREEMPTED, f"the pod on instance {lost} was taken away; {message}"
     taken, killed = taken_away(seen), out_of_memory(seen)
     if taken is not None:
         return EndCause.PREEMPTED, f"pod {taken.name} was taken away ({taken.disruption}); {message}"
