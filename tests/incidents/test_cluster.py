@@ -95,12 +95,12 @@ def after(state: dict[str, Any]) -> set[str]:
     return {one[field] for one in follows for field in ("Next", "Default") if field in one}
 
 
-def ends_without(avoided: str, start: str) -> set[str]:
+def ends_without(avoided: set[str], start: str) -> set[str]:
     """Final states that can be reached from ``start`` around ``avoided``."""
     seen, todo = set[str](), [start]
     while todo:
         name = todo.pop()
-        if name not in seen and name != avoided:
+        if name not in seen and name not in avoided:
             seen.add(name)
             todo += after(PARENT[name])
     return {name for name in seen if PARENT[name]["Type"] in ("Succeed", "Fail")}
@@ -108,7 +108,8 @@ def ends_without(avoided: str, start: str) -> set[str]:
 
 @comes_out_right(24)
 def test_every_path_from_provision_tears_down_and_a_skipped_delete_is_the_finishers(world: World) -> None:
-    assert ends_without("Teardown", "Provision") == {"Stale", "TeardownFailed"}
+    assert ends_without({"Teardown", "Successor"}, "Provision") == {"Stale", "TeardownFailed"}
+    assert after(PARENT["Successor"]) == {"HandedOver", "Stale", "Admit"}, "another execution goes on, or this one does"
     assert PARENT["TeardownFailed"]["Type"] == "Fail"
     functions = yaml_parse(TEMPLATE.read_text())["Resources"]
     (rule,) = functions["FinisherFunction"]["Properties"]["Events"].values()

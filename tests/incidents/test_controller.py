@@ -83,7 +83,7 @@ def test_a_known_name_must_not_hide_another_request_nor_keep_a_new_one_from_star
 def test_a_lost_callback_is_found_by_the_timeout_which_reads_the_truth_again(world: World) -> None:
     running(world)
     world.executions.stale.add("token-1")  # SendTaskSuccess reaches nobody
-    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, message="ValueError: x", exit_code=70))
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, message="ValueError: x", step=0, exit_code=70))
     receive(world.ports, outcome_written())
     assert world.executions.answered == []
 

@@ -150,7 +150,7 @@ def test_an_adapter_that_nothing_can_load_is_refused_and_one_of_zeros_is_no_succ
         zeros = {"lora_b_nonzero": nonzero, "lora_b_total": total}
         files = next(e.files for e in world.ports.artifacts.exports("maze-1") if e.step == at)
         world.put(KEYS.export_record(1, at), export(at, files=files, **zeros))
-    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, exit_code=70))
+    world.put(KEYS.outcome(1), outcome(OutcomeCause.CODE_ERROR, step=0, exit_code=70))
     assert decided(world) == "failed"
     assert published(world).adapters == {}
 
