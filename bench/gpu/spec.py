@@ -1,0 +1,73 @@
+"""The run spec of a GPU proof: ``python bench/gpu/spec.py OUT RUN_ID --model FOLDER [--steps N]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+ZEROS = "0" * 64
+
+
+def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, evals: int) -> dict[str, object]:
+    """Our own maze on one node, with LoRA on the tiny model; SkyRL's own trainer and engines."""
+    return {
+        "run_id": run_id,
+        "image": f"registry/nightshift@sha256:{ZEROS}",
+        "task": {
+            "code": {"kind": "git", "sha": "0" * 40},
+            "environment": "training_job.tasks.mazes.env:MazeTextEnv",
+            "train": {"kind": "seeds", "start": 10_000, "stop": 10_000 + prompts * 200},
+            "eval": {"kind": "seeds", "start": 0, "stop": evals},
+            "success": {"min_score": 0.8},
+            "oracle": "training_job.tasks.mazes.oracle:solvable",
+        },
+        "model": {"source": model, "lora": {"rank": 16, "alpha": 32}},
+        "topology": {"workers": {"instance_type": "ml.p5en.48xlarge", "count": 1, "gpus": gpus}},
+        "training": {
+            "trainer": "skyrl",
+            "total_steps": steps,
+            "train_batch_size": prompts,
+            "policy_mini_batch_size": prompts,
+            "micro_train_batch_size_per_gpu": 32,
+            "micro_forward_batch_size_per_gpu": 32,
+            "n_samples_per_prompt": 8,
+            "max_turns": 17,
+            "learning_rate": 1e-3,
+            "temperature": 1.0,
+            "eval_interval": 10,
+            "ckpt_interval": 5,
+            "hf_save_interval": 10,
+            "gpu_memory_utilization": 0.25,
+            "skyrl": {
+                "flash_attn": False,
+                "max_prompt_length": 512,
+                "max_generate_length": 4,
+                "max_input_length": 3_072,
+                "max_model_len": 4_096,
+                "overrides": {
+                    "trainer.gradient_checkpointing": False,
+                    "trainer.enable_ray_gpu_monitor": False,
+                    "generator.inference_engine.enable_ray_prometheus_stats": False,
+                    "generator.inference_engine.enforce_eager": True,
+                    "generator.inference_engine.max_num_seqs": 256,
+                    "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.image": 18,
+                    "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.video": 0,
+                },
+            },
+        },
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("run_id")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--evals", type=int, default=64)
+    given = parser.parse_args()
+    made = spec(given.run_id, given.model, given.steps, given.gpus, given.prompts, given.evals)
+    given.out.write_text(json.dumps(made, indent=1))
