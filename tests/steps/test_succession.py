@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.core.errors import StaleExecution
-from nightshift.core.history import BOUNDS, HISTORY_LIMIT, Bounds, parent_at_most, succession_due
+from nightshift.core.history import BOUNDS, HISTORY_LIMIT, LEAST_PARENT_EVENTS, Bounds, parent_at_most, succession_due
 from nightshift.core.observation import ClusterView
 from nightshift.core.run import Awaiting, RunState
 from nightshift.handlers.settings import StepSettings
@@ -64,6 +65,14 @@ def test_the_bounds_can_be_made_smaller_and_never_larger(monkeypatch: pytest.Mon
     for larger in ({"SHIFT_LOOKS": BOUNDS.looks + 1}, {"PARENT_EVENTS": BOUNDS.parent_events + 1}):
         with pytest.raises(ValueError, match="less than or equal"):
             StepSettings.model_validate(known | larger)
+    with pytest.raises(ValueError, match="greater than or equal"):
+        StepSettings.model_validate(known | {"PARENT_EVENTS": LEAST_PARENT_EVENTS - 1})
+
+
+def test_an_execution_that_begins_while_its_run_provisions_comes_to_its_attempt_before_it_is_succeeded() -> None:
+    smallest = replace(BOUNDS, parent_events=LEAST_PARENT_EVENTS)
+    admitted_provisioned_cluster_submitted = 4
+    assert not succession_due(admitted_provisioned_cluster_submitted + 1, 0, smallest)
 
 
 def test_a_short_history_has_no_successor(world: World) -> None:

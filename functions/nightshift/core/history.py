@@ -36,6 +36,13 @@ PARENT_FRAME = 2 * (STEP_EVENTS + STEP_RETRIES * FAILED_TRY)
 """What an execution has had before its first turn: its beginning, admit and preflight."""
 
 
+LEAST_TURNS = 8
+"""An execution that goes on with a run while it provisions needs five turns to come to its attempt: a smaller bound would
+hand the run over for ever."""
+
+LEAST_PARENT_EVENTS = PARENT_FRAME + LEAST_TURNS * TURN_AT_MOST
+
+
 @dataclass(frozen=True)
 class Bounds:
     """When a shift ends although nothing was decided, and when a parent starts its successor."""

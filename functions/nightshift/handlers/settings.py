@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightshift.core.history import BOUNDS, Bounds
+from nightshift.core.history import BOUNDS, LEAST_PARENT_EVENTS, Bounds
 
 
 class Settings(BaseModel):
@@ -45,7 +45,9 @@ class StepSettings(ControllerSettings):
 
     training_run_arn: str = Field(alias="TRAINING_RUN_ARN", min_length=1)
     shift_looks: int = Field(BOUNDS.looks, alias="SHIFT_LOOKS", ge=1, le=BOUNDS.looks)
-    parent_events: int = Field(BOUNDS.parent_events, alias="PARENT_EVENTS", ge=1, le=BOUNDS.parent_events)
+    parent_events: int = Field(
+        BOUNDS.parent_events, alias="PARENT_EVENTS", ge=LEAST_PARENT_EVENTS, le=BOUNDS.parent_events
+    )
 
     @property
     def bounds(self) -> Bounds:
