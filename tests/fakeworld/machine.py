@@ -54,21 +54,31 @@ def compiled(text: str) -> Reader:
             found = found[name]  # an undefined field is an error in Step Functions too
         return found
 
-    def read(scope: dict[str, Any]) -> Any:
-        values = [value(p, scope) for p in parts]
-        if marks[:1] == ["="]:
-            return values[0] == values[1]
-        return "".join(map(str, values)) if marks else values[0]
+    if not marks:
+        return lambda scope: value(parts[0], scope)
+    if marks[0] == "=":
+        return lambda scope: bool(value(parts[0], scope) == value(parts[1], scope))
+    return lambda scope: "".join([str(value(part, scope)) for part in parts])
 
-    return read
+
+def _prepared(template: Any) -> Reader:
+    if isinstance(template, dict):
+        readers = {name: _prepared(value) for name, value in template.items()}
+        return lambda scope: {name: read(scope) for name, read in readers.items()}
+    if isinstance(template, str) and (match := EXPRESSION.match(template)):
+        return compiled(match[1])
+    return lambda _: template
+
+
+_READERS: dict[int, tuple[Any, Reader]] = {}
 
 
 def evaluated(template: Any, scope: dict[str, Any]) -> Any:
-    if isinstance(template, dict):
-        return {name: evaluated(value, scope) for name, value in template.items()}
-    if isinstance(template, str) and (match := EXPRESSION.match(template)):
-        return compiled(match[1])(scope)
-    return template
+    """Templates are parts of the loaded machines: each is prepared once, and kept so that its id stays its own."""
+    kept = _READERS.get(id(template))
+    if kept is None or kept[0] is not template:
+        kept = _READERS[id(template)] = template, _prepared(template)
+    return kept[1](scope)
 
 
 class Platform(Protocol):

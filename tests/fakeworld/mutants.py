@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from nightshift.core import budgets
+from nightshift.core.causes import EndCause
 from nightshift.core.decision import Verb
 from nightshift.core.decisions import attempt as core_attempt
+from nightshift.core.decisions import cluster as core_cluster
+from nightshift.core.decisions import fence as core_fence
 from nightshift.core.run import Awaiting, RunState
 from nightshift.handlers.controller import STEPS
 from nightshift.steps import ending, judge, look, observe, reconcile, signals, transitions
@@ -22,12 +26,18 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """``found_by``: the invariants that may find it; ``within``: seeds that are enough."""
+    """``found_by``: the invariants that may find it; ``within``: seeds that are enough; ``hint``: one that found it once, and
+    is tried first."""
 
     name: str
     found_by: tuple[str, ...]
     plant: Plant
     within: int = 150
+    hint: int = 0
+
+    @property
+    def seeds(self) -> list[int]:
+        return [self.hint, *(seed for seed in range(self.within) if seed != self.hint)]
 
 
 def _skip_the_fence(patch: pytest.MonkeyPatch) -> None:
@@ -74,9 +84,9 @@ def _wake_nobody(patch: pytest.MonkeyPatch) -> None:
 def _keep_the_old_token(patch: pytest.MonkeyPatch) -> None:
     real = MemoryRunStore.begin_look
 
-    def begin(self: Any, run_id: str, k: int, now: Any) -> Any:
+    def begin(self: Any, run_id: str, *given: Any) -> Any:
         token = self.items[run_id].token
-        run = real(self, run_id, k, now)
+        run = real(self, run_id, *given)
         self.items[run_id].token = token
         return run
 
@@ -115,7 +125,112 @@ def _believe_ray(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_count_recoveries(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core_attempt, "spent_recoveries", lambda _: 0)
+    patch.setattr(core_attempt, "recoveries_spent", lambda *_: None)
+
+
+def _spend_recoveries_on_waiting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budgets, "_is_wait", lambda _: False)
+
+
+def _retry_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(core_attempt, "crash_loop", lambda *_: None)
+
+
+def _ignore_the_wall_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(core_attempt, "spent_budget", lambda *_: None)
+
+
+def _ignore_the_questions_deadline(patch: pytest.MonkeyPatch) -> None:
+    for module in (core_cluster, core_fence):
+        patch.setattr(module, "unanswered", lambda *_: None)
+
+
+def _ask_at_every_look(patch: pytest.MonkeyPatch) -> None:
+    real = judge.decide
+
+    def decide(run: Any, *given: Any) -> Any:
+        return real(run.model_copy(update={"question": None}), *given)
+
+    patch.setattr(judge, "decide", decide)
+
+
+def _ask_without_a_message(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(judge, "emit", lambda *_, **__: True)
+
+
+def _forget_the_exclusion(patch: pytest.MonkeyPatch) -> None:
+    real = Fleet.create
+    patch.setattr(Fleet, "create", lambda self, spec, owner, excluded=(): real(self, spec, owner))
+    patch.setattr(Fleet, "exclude", lambda *_: False)
+
+
+def _never_escalate(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(judge, "escalate", lambda ports, run, spec, decision: run)
+
+
+def _trust_rays_books(patch: pytest.MonkeyPatch) -> None:
+    real = core_fence._held
+
+    def held(run: Any, seen: Any) -> str | None:
+        return real(run, replace(seen, ray=replace(seen.ray, dying_by_ip={})))
+
+    patch.setattr(core_fence, "_held", held)
+
+
+def _succeed_without_a_start(patch: pytest.MonkeyPatch) -> None:
+    real = judge.decide
+
+    def decide(run: Any, spec: Any, awaiting: Awaiting, *seen: Any) -> Any:
+        decision = real(run, spec, awaiting, *seen)
+        started = awaiting is Awaiting.CLUSTER and decision.verb is Verb.READY
+        return replace(decision, verb=Verb.SUCCEEDED, cause=EndCause.FINISHED) if started else decision
+
+    patch.setattr(judge, "decide", decide)
+
+
+def _resubmit_at_succession(patch: pytest.MonkeyPatch) -> None:
+    real = transitions.admit
+
+    def admit(ports: Any, request: Any) -> Reply:
+        reply, item = real(ports, request), ports.runs.items[request.run_id]
+        if request.k > 1 and reply.decision == "running":
+            last = item.attempts[item.run.attempt]
+            item.attempts[last.n] = last.model_copy(update={"ended_at": ports.now()})
+            item.run = item.run.model_copy(update={"state": RunState.PROVISIONING})
+            return reply.model_copy(update={"decision": "provisioning"})
+        return reply
+
+    patch.setitem(STEPS, "admit", admit)
+
+
+def _never_hand_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(look, "_handing_on", lambda reply, *_: reply)
+
+
+def _ignore_urgency(patch: pytest.MonkeyPatch) -> None:
+    def first(self: Any, pool: str) -> str | None:
+        waiting = [i.queue_place[1:] for i in self.items.values() if i.queue_place is not None]
+        return min(waiting)[1] if waiting else None
+
+    patch.setattr(MemoryRunStore, "next_in_line", first)
+
+
+def _jump_the_line(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryRunStore, "next_in_line", lambda *_: None)
+
+
+def _ignore_a_cancel(patch: pytest.MonkeyPatch) -> None:
+    real = judge.decide
+
+    def decide(run: Any, *given: Any) -> Any:
+        return real(run.model_copy(update={"cancel_requested": False}), *given)
+
+    patch.setattr(judge, "decide", decide)
+
+
+def _forget_the_smaller_values(patch: pytest.MonkeyPatch) -> None:
+    real = transitions.job_command
+    patch.setattr(transitions, "job_command", lambda r, a, b: real(r, a.model_copy(update={"smaller": False}), b))
 
 
 def _end_a_shift_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
@@ -149,25 +264,46 @@ def alone(plant: Plant) -> Plant:
 
 LIVE = "never two live attempts"
 FLOOR, SIGNALS = "never below the floor", "signals are never lost"
+HOLDS, LOOPS, WALL = "the fence holds", "never over the crash-loop guard", "never over the wall hours"
+ASKED, ONE, TOLD = "no question is waited for without end", "one question at a time", "every question is told"
+LINE, WAITS, CANCEL = "first come, first served", "waiting spends no recovery", "a cancel ends its run"
+EXCLUDED, SMALLER = "an excluded instance hosts no attempt", "smaller values reach the job"
+BOUNDED, FENCES, QUIET = "histories are bounded", "a fence ends", "a quiet run succeeds"
 BUDGET, END, MESSAGE = "never over the recovery budget", "always a terminal state", "always a final message"
 EVIDENCE, OLD = "no success without evidence", "no evidence of an older attempt"
 CLUSTER, LEASE, BREAKS = "no RayCluster is left", "no lease is left", "no step breaks"
 
 MUTANTS = (
-    Mutant("skip the fence", (LIVE,), _skip_the_fence),
-    Mutant("submit a second attempt when repeated", (LIVE,), _double_submit),
-    Mutant("ignore the floor", (FLOOR,), _ignore_the_floor),
-    Mutant("sleep over a signal", (SIGNALS,), _sleep_over_a_signal),
+    Mutant("skip the fence", (LIVE, HOLDS), _skip_the_fence),
+    Mutant("submit a second attempt when repeated", (LIVE,), _double_submit, hint=2),
+    Mutant("ignore the floor", (FLOOR,), _ignore_the_floor, hint=4),
+    Mutant("sleep over a signal", (SIGNALS,), _sleep_over_a_signal, hint=71),
     Mutant("wake nobody", (SIGNALS,), _wake_nobody),
-    Mutant("keep the old token", (SIGNALS,), _keep_the_old_token),
+    Mutant("keep the old token", (SIGNALS,), _keep_the_old_token, hint=35),
     Mutant("no teardown", (CLUSTER,), _no_teardown),
     Mutant("keep the lease", (LEASE,), alone(_keep_the_lease)),
     Mutant("no final message", (MESSAGE,), alone(_no_final_message)),
-    Mutant("believe old evidence", (OLD,), _believe_old_evidence, 400),
-    Mutant("believe Ray without evidence", (EVIDENCE, OLD), _believe_ray),
-    Mutant("never count recoveries", (BUDGET,), _never_count_recoveries),
-    Mutant("end a shift that was only overtaken", (END, MESSAGE), alone(_end_a_shift_that_was_overtaken), 600),
+    Mutant("believe old evidence", (OLD,), _believe_old_evidence, 400, hint=18),
+    Mutant("believe Ray without evidence", (EVIDENCE, OLD), _believe_ray, hint=4),
+    Mutant("never count recoveries", (BUDGET,), _never_count_recoveries, 400, hint=15),
+    Mutant("spend recoveries on waiting", (WAITS,), _spend_recoveries_on_waiting, 1_500, hint=24),
+    Mutant("retry the same end for ever", (LOOPS,), _retry_for_ever, 400, hint=11),
+    Mutant("ignore the wall time", (WALL,), _ignore_the_wall_time, 400, hint=4),
+    Mutant("ignore a question's deadline", (ASKED,), _ignore_the_questions_deadline, 400, hint=32),
+    Mutant("ask at every look", (ONE,), _ask_at_every_look, 400, hint=16),
+    Mutant("ask without a message", (TOLD,), _ask_without_a_message, 400, hint=16),
+    Mutant("forget the exclusion", (EXCLUDED,), _forget_the_exclusion, 600, hint=24),
+    Mutant("never escalate a fence", (FENCES,), _never_escalate, 600, hint=112),
+    Mutant("trust Ray's books about GPUs", (HOLDS,), _trust_rays_books, 200, hint=10),
+    Mutant("succeed without a start", (EVIDENCE, QUIET), _succeed_without_a_start, hint=22),
+    Mutant("submit again at a succession", (LIVE,), _resubmit_at_succession, 400, hint=4),
+    Mutant("never hand on to a successor", (BOUNDED,), _never_hand_on, 200, hint=8),
+    Mutant("ignore urgency", (LINE,), _ignore_urgency, 600, hint=15),
+    Mutant("jump the line", (LINE,), _jump_the_line, 400, hint=2),
+    Mutant("ignore a cancel", (CANCEL,), _ignore_a_cancel, 600, hint=268),
+    Mutant("forget the smaller values", (SMALLER,), _forget_the_smaller_values, 400, hint=29),
+    Mutant("end a shift that was only overtaken", (END, MESSAGE), alone(_end_a_shift_that_was_overtaken), 600, hint=24),
     Mutant("break a step", (BREAKS,), _break_a_step),
-    Mutant("no finisher", (END,), alone(_no_finisher), 200),
-    Mutant("no reconciler", (END, MESSAGE, CLUSTER, LEASE), _no_reconciler, 400),
+    Mutant("no finisher", (END,), alone(_no_finisher), 200, hint=20),
+    Mutant("no reconciler", (END, MESSAGE, CLUSTER, LEASE), _no_reconciler, 400, hint=24),
 )

@@ -28,7 +28,10 @@ def prepared(seed: int) -> tuple[World, bool]:
     if quiet:
         return world, True
     world.loop.rates = _rates(plan)
-    world.fleet.job_faults = _job_faults(plan)
+    is_long = "training" in changes
+    world.fleet.job_faults = JobFaults() if is_long and plan.random() < 0.7 else _job_faults(plan)
+    if is_long and plan.random() < 0.3:
+        world.at(plan.uniform(1, 900), lambda: world.people.cancel("maze-1"))
     world.fleet.starting = plan.choice(((2.0, 10.0), (2.0, 10.0), (10.0, 60.0)))
     world.fleet.terminating = plan.choice(((0.0, 10.0), (0.0, 10.0), (20.0, 90.0), (200.0, 400.0)))
     world.people.answers = plan.choice(tuple(Answers))
@@ -59,8 +62,8 @@ def _asked_for(plan: random.Random) -> dict[str, Any]:
         changes["recovery"]["replace_nodes"] = True
     if plan.random() < 0.1:
         changes["queue"] = "team-queue"
-    if plan.random() < 0.05:
-        changes["budgets"] = {"wall_hours": 0.3}
+    if plan.random() < 0.03:  # a training that is longer than its wall time
+        changes |= {"budgets": {"wall_hours": 0.3}, "training": {"total_steps": 150, "eval_interval": 50}}
     return changes
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from nightshift.core.budgets import REPEATS_DETERMINISTIC, REPEATS_OTHER
 from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
+from nightshift.core.decisions.cancelled import CANCEL_GRACE
+from nightshift.core.decisions.fence import LEVEL_DEADLINES
 from nightshift.core.history import parent_at_most
 from nightshift.core.run import Attempt, Question, Run, RunState
 from nightshift.steps.ports import Nap
@@ -137,6 +139,10 @@ class Watch:
     def submitted(self, job: Job) -> None:
         world, now = self._world, self._world.time
         run = world.table.items[job.run_id].run
+        if world.table.items[job.run_id].attempts[job.n].smaller is not job.smaller:
+            self.fail(
+                "smaller values reach the job", f"{job.id} runs with {'smaller' if job.smaller else 'the first'} values"
+            )
         for pod in job.cluster.pods:
             if pod.node is not None and not pod.terminating and pod.node.name in run.excluded:
                 self.fail("an excluded instance hosts no attempt", f"{job.id} on {pod.node.name}")
@@ -191,10 +197,17 @@ class Watch:
                 if run_id not in self._final:
                     self._final[run_id] = run.state
                     self._ended(run)
-            elif run.question is not None and world.loop.now() > run.question.until + LATE:
+                continue
+            asked = run.cancel_requested_at
+            if asked is not None and world.loop.now() > asked + CANCEL_GRACE + LATE:
+                self.fail("a cancel ends its run", f"{run_id} is {run.state}, cancelled at {asked:%H:%M:%S}")
+            since = run.recovering_since if run.state is RunState.RECOVERING and run.question is None else None
+            if since is not None and world.loop.now() > since + sum(LEVEL_DEADLINES, LATE):
+                self.fail("a fence ends", f"{run_id} a{run.attempt} is being fenced since {since:%H:%M:%S}")
+            if run.question is not None and world.loop.now() > run.question.until + LATE:
                 self.fail("no question is waited for without end", f"{run_id} was asked about {run.question.cause}")
             turns = run.shift_seq - run.history_base - TURNS_OVER
-            if turns > 0 and parent_at_most(turns) >= world.bounds.parent_events and not run.state.is_final:
+            if turns > 0 and parent_at_most(turns) >= world.bounds.parent_events:
                 self.fail("histories are bounded", f"{run_id}: execution r{run.k} made {turns + TURNS_OVER} turns")
         if world.loop.unexpected:
             self.fail("no step breaks", world.loop.unexpected[0])
@@ -213,6 +226,12 @@ class Watch:
                 self.fail("never over the wall hours", f"{job.id} lives after {(world.time - began) / 3_600:.1f} h")
 
     def _ended(self, run: Run) -> None:
+        if run.cause is EndCause.BUDGET_SPENT and "recoveries without" in run.sentence:
+            spent = sum(not _is_wait(a.end_cause) for a in self._world.table.items[run.run_id].attempts.values())
+            if spent <= self._world.bucket.spec(run.run_id).budgets.max_recoveries_without_progress:
+                self.fail(
+                    "waiting spends no recovery", f"{run.run_id} had {spent} attempts that did not end by waiting"
+                )
         if run.state is not RunState.SUCCEEDED:
             return
         proved = [j.n for j in self._world.fleet.jobs if j.run_id == run.run_id and j.proved]

@@ -198,9 +198,9 @@ class World:
     # functions --------------------------------------------------------------------------------------------------
 
     def request(self, run_id: str, **changes: Any) -> None:
-        """``budgets`` among the changes are added to those of this world."""
-        budgets = BUDGETS | changes.pop("budgets", {})
-        raw = spec_json(run_id=run_id, training=TRAINING, budgets=budgets, **changes)
+        """``budgets`` and ``training`` among the changes are added to those of this world."""
+        budgets, training = BUDGETS | changes.pop("budgets", {}), TRAINING | changes.pop("training", {})
+        raw = spec_json(run_id=run_id, training=training, budgets=budgets, **changes)
         where = intake.Deployment("hp", "ns")
         self.loop.deliver("intake", 30, lambda: intake.request_run(self.ports, where, raw, "team"))
 
@@ -223,14 +223,15 @@ class World:
             self.at(again, lambda: self.loop.call(f"{what} (twice)", 50, lambda: self._step(payload), False) and None)
 
     def _step(self, payload: dict[str, Any]) -> dict[str, Any]:
-        request = StepRequest.model_validate(payload)
-        if request.step == "look":
+        if payload["step"] == "look":
             reply = look.look(self.ports, LookRequest.model_validate(payload), LOOK_SECONDS, self.bounds)
-        elif request.step == "submit":
+            return {} if reply is None else reply.model_dump(mode="json")
+        request = StepRequest.model_validate(payload)
+        if request.step == "submit":
             reply = transitions.submit(self.ports, request, "bucket")
         else:
             reply = STEPS[request.step](self.ports, request)
-        return {} if reply is None else reply.model_dump(mode="json")
+        return reply.model_dump(mode="json")
 
     def ended(self, execution: Execution) -> None:
         """A status change event: lost, late or twice."""
