@@ -1,7 +1,11 @@
-"""Every state that can follow from a beginning, each once; and how many schedules that are."""
+"""Every state that can follow from a beginning, each once; and how many schedules that are.
+
+Other budgets than those of the tests by hand, with functions/ and the repository's root on the path:
+``python -m tests.interleavings.explore failures=1 senders=1 repeats=1``"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from tests.interleavings.model import Budget, Model, State, Violation, beginning
@@ -9,7 +13,8 @@ from tests.interleavings.model import Budget, Model, State, Violation, beginning
 
 @dataclass(frozen=True)
 class Explored:
-    """``schedules`` counts the different orders in which everything can happen, to their ends."""
+    """``schedules`` counts the different orders in which everything can happen, to their ends; calls whose place in the
+    order cannot matter (``Model.moves``) are counted in one place. ``rests`` are the states where nothing moves."""
 
     states: int
     moves: int
@@ -56,3 +61,8 @@ def explore(budget: Budget) -> Explored:
             continue
         schedules[state] = sum(schedules[after] for _, after in following) or 1
     return Explored(len(schedules), moves, rests, schedules[first])
+
+
+if __name__ == "__main__":
+    given = dict(pair.split("=") for pair in sys.argv[1:])
+    print(explore(Budget(**{name: int(number) for name, number in given.items()})))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 from nightshift.adapters.run_store import DynamoRunStore
@@ -39,6 +40,20 @@ class Look(NamedTuple):
     @property
     def token(self) -> str:
         return f"t{self.visit}.{self.retry}"
+
+    @property
+    def request(self) -> LookRequest:
+        return LookRequest(
+            step="look",
+            run_id="maze-1",
+            k=self.k,
+            awaiting=self.awaiting,
+            shift_name=f"maze-1-r{self.k}-s1",
+            shift_started=NOW,
+            token=self.token,
+            entered=NOW + timedelta(seconds=self.visit),
+            retry=self.retry,
+        )
 
 
 class Sender(NamedTuple):
@@ -98,10 +113,16 @@ class State(NamedTuple):
     failed: tuple[str, ...] = ()
     seen: int = 0
     """The highest signal that was counted before a look observed."""
-    napping: str = ""
-    """The token that was registered last by a look whose state was waiting for it."""
     hurt: bool = False
     """Something died, and no state was entered since: what it left may have to wait for a timeout."""
+
+
+class Record(NamedTuple):
+    """The run, the token that is registered, and which look began last."""
+
+    run: Run
+    token: str | None
+    entry: str
 
 
 class Violation(Exception):
@@ -117,18 +138,7 @@ def program(name: Hashable, ask: Ask) -> Any:
     outside = ports(ask)
     match name:
         case Look():
-            request = LookRequest(
-                step="look",
-                run_id="maze-1",
-                k=name.k,
-                awaiting=name.awaiting,
-                shift_name=f"maze-1-r{name.k}-s1",
-                shift_started=NOW,
-                token=name.token,
-                entered=NOW + timedelta(seconds=name.visit),
-                retry=name.retry,
-            )
-            look.look(outside, request, INTERVAL)
+            look.look(outside, name.request, INTERVAL)
         case Sender():
             signals.wake(outside, "maze-1", Signal(kind=SignalKind.OUTCOME, detail=str(name.number), at=NOW))
         case Parent():
@@ -144,7 +154,7 @@ def beginning(budget: Budget, contents: Contents) -> State:
     store = DynamoRunStore(table)
     new = run(attempt=0, state=RunState.ADMITTED, shift_seq=0)
     store.create(new)
-    store.claim_attempt(new, attempt(1, running_at=NOW, heard_at=NOW))
+    store.claim_attempt(new, attempt(1, running_at=NOW))
     store.update(new, state=RunState.RUNNING, attempt=1, shift_seq=1)
     first = Look(1, Awaiting.ATTEMPT, 1)
     return State(
@@ -157,18 +167,18 @@ def beginning(budget: Budget, contents: Contents) -> State:
 
 
 class Model:
-    """``told`` is what a step says of itself, for a person who reads how a violation came about."""
+    """All moves from a state, each with what a person reads of it in a schedule that ends in a violation."""
 
     def __init__(self) -> None:
         self.contents = Contents()
         self.actors = Actors(program)
-        self._records: dict[Table, tuple[Run, str | None]] = {}
+        self._records: dict[Table, Record] = {}
         self._made: dict[tuple[Table, Name, Log], tuple[int, Table]] = {}
 
     # moves ------------------------------------------------------------------------------------------------------
 
     def moves(self, state: State) -> list[tuple[str, State]]:
-        calls = [(name, log, self._next(name, log)) for name, log in state.actors]
+        calls = [(name, log, self._next(name, log)) for name, log in sorted(state.actors, key=lambda a: _told(a[0]))]
         for name, log, call in calls:
             if self._is_alone(state, call):
                 return [self._step(state, name, log, call)]
@@ -200,7 +210,7 @@ class Model:
         if left.repeats:
             less = state._replace(left=left._replace(repeats=left.repeats - 1))
             less = less if left.repeats > 1 else less._replace(looks=frozenset())
-            found += [self._begin(less, one._replace(again=left.repeats)) for one in state.looks]
+            found += [self._begin(less, one._replace(again=left.repeats)) for one in sorted(state.looks)]
         if left.senders and not left.failures:
             found.append(
                 self._begin(state._replace(left=left._replace(senders=left.senders - 1)), Sender(left.senders))
@@ -281,9 +291,7 @@ class Model:
             return number, state
         if isinstance(name, Look | Parent | Succession) and name.k < self.run(state).k:
             raise Violation("nobody writes for an old k", f"{_told(name)}: {_short(call)}")
-        token = call.what[1].get("ExpressionAttributeValues", {}).get(":token")
-        waits = any(m.look is not None and m.look.token == token for m in state.machines)
-        return number, state._replace(table=table, napping=token if waits else state.napping)
+        return number, state._replace(table=table)
 
     def _call_table(self, items: Table, call: Call) -> tuple[int, Table]:
         method, request = call.what
@@ -332,22 +340,20 @@ class Model:
         return self._invoke(state._replace(visits=visit), machine, Look(machine.k, awaiting, visit))
 
     def _invoke(self, state: State, machine: Machine, entered: Look) -> State:
-        old = () if machine.look is None else (machine.look.token,)
         state = _with(_replaced(state, machine, entered), entered)
         looks = state.looks | {entered} if state.left.repeats else state.looks
         hurt = state.hurt and machine.k < self.run(state).k
-        return state._replace(looks=looks, hurt=hurt, napping="" if state.napping in old else state.napping)
+        return state._replace(looks=looks, hurt=hurt)
 
     # properties -------------------------------------------------------------------------------------------------
 
     def run(self, state: State) -> Run:
-        return self._record(state)[0]
+        return self._record(state).run
 
-    def _record(self, state: State) -> tuple[Run, str | None]:
-        """The run, and the token that is registered."""
+    def _record(self, state: State) -> Record:
         if state.table not in self._records:
             item = self.contents[dict(state.table)[RUN_KEY]]
-            self._records[state.table] = Run.model_validate(item), item.get("token")
+            self._records[state.table] = Record(Run.model_validate(item), item.get("token"), item.get("look_entry", ""))
         return self._records[state.table]
 
     def _counter_in(self, log: Log) -> int:
@@ -360,14 +366,14 @@ class Model:
         raise AssertionError("a look observes only after it has begun")
 
     def _check(self, before: Run, state: State, name: Name) -> None:
-        now, token = self._record(state)
+        now, token, entry = self._record(state)
         live = self._in_charge(state)
         if now.recoveries_without_progress > len(state.failed) or now.attempt > 1 + len(state.failed):
             raise Violation("one recovery for one failure", f"{now.recoveries_without_progress} for {state.failed}")
         if now.k < before.k or now.shift_seq < before.shift_seq or now.look_seq < before.look_seq:
             raise Violation("numbers only rise", f"after {_told(name)}")
-        if token is not None and live is not None and state.napping == live.token != token:
-            raise Violation("no dead token over a live one", f"{token} is registered and {live.token} waits")
+        if token is not None and live is not None and token != live.token and entry >= _entry(live):
+            raise Violation("no dead token over a live one", f"{token} is registered, and {live.token} is waited for")
 
     def _in_charge(self, state: State) -> Look | None:
         k = self.run(state).k
@@ -375,7 +381,7 @@ class Model:
 
     def at_rest(self, state: State) -> None:
         """Nothing moves any more until a timeout, or for ever."""
-        (now, token), live = self._record(state), self._in_charge(state)
+        (now, token, _), live = self._record(state), self._in_charge(state)
         if live is None and not state.hurt:
             raise Violation("somebody goes on with the run", f"no execution r{now.k} waits")
         if state.hurt:
@@ -413,6 +419,12 @@ def _values(condition: Any) -> list[Any]:
     return [value for part in condition.get_expression()["values"] for value in _values(part)]
 
 
+@cache
+def _entry(name: Look) -> str:
+    return name.request.entry
+
+
+@cache
 def _told(name: Name) -> str:
     match name:
         case Look():
