@@ -20,11 +20,10 @@ if bucket not in [b["Name"] for b in s3.list_buckets()["Buckets"]]:
 s3.put_object(Bucket=bucket, Key=RunKeys(run).spec, Body=RunSpec.model_validate_json(open(path).read()).model_dump_json().encode())
 P
 say "spec is in the bucket"
-attempt() { python3 -m training_job run --bucket "$bucket" --run-id "$run" --attempt "$1" --floor "$2"; }
 pointer="$shared/runs/$run/ckpts/latest_ckpt_global_step.txt"
 first=1 floor=0
 if [ "$kill_at" -gt 0 ]; then
-    attempt 1 0 > "$work/$run-a1.log" 2>&1 &
+    python3 -m training_job run --bucket "$bucket" --run-id "$run" --attempt 1 --floor 0 > "$work/$run-a1.log" 2>&1 &
     pid=$!
     while sleep 0.5; do
         kill -0 $pid 2>/dev/null || { wait $pid; say "attempt 1 ended by itself: $?"; break; }

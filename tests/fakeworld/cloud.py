@@ -1,7 +1,8 @@
 """Time, Lambda and the bucket of the fake world.
 
 Gaps: an invocation that is overtaken goes on only after the one that overtook it has ended (interleavings nest); a
-function never starts cold; S3 is consistent and answers documents without parsing them again.
+function never starts cold; a sleep takes two seconds at least, so a held look observes that much less often; S3 is consistent and
+answers documents without parsing them again.
 """
 
 from __future__ import annotations

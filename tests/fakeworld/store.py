@@ -158,10 +158,12 @@ class MemoryRunStore:
         item.attempts[attempt.n] = attempt
         return self._write(item, "claim_attempt", {"attempt": attempt.n})
 
-    def save_attempt(self, run: Run, attempt: Attempt) -> bool:
+    def save_attempt(self, run: Run, attempt: Attempt, look_seq: int | None = None) -> bool:
         item = self.items[run.run_id]
+        if look_seq is not None and self._writable(run.run_id, run.k).run.look_seq != look_seq:
+            raise StaleExecution(run.run_id, run.k, "a later look began")
         there = item.attempts.get(attempt.n)
-        if there is not None and there.ended_at is not None:
+        if run.k < item.run.k or (there is not None and there.ended_at is not None):
             return False
         item.attempts[attempt.n] = attempt
         self.wrote("save_attempt")
@@ -170,7 +172,7 @@ class MemoryRunStore:
     def correct_cause(self, run: Run, attempt: int, wrong: EndCause, right: EndCause) -> None:
         attempts = self.items[run.run_id].attempts
         there = attempts.get(attempt)
-        if there is not None and there.end_cause is wrong:
+        if there is not None and there.end_cause is wrong and run.k >= self.items[run.run_id].run.k:
             attempts[attempt] = there.model_copy(update={"end_cause": right})
             self.wrote("correct_cause")
 

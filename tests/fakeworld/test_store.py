@@ -1,5 +1,5 @@
-"""One contract for both run stores: the real one on moto's DynamoDB, and the one in memory that chaos runs on. Each
-scenario's whole answer is compared, so neither can drift."""
+"""One contract for all run stores: the real one on moto's DynamoDB, the real one on the small table on which interleavings
+are explored, and the one in memory that chaos runs on. Each scenario's whole answer is compared, so none can drift."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from nightshift.core.run import RunState, Signal, SignalKind
 from nightshift.steps.ports import Rejection, RunStore
 from tests.builders import NOW, attempt, run
 from tests.fakeworld.store import MemoryRunStore
+from tests.interleavings.table import SmallTable
 from tests.steps.world import create_table
 
 NEW = run(state=RunState.ADMITTED, attempt=0, waiting_since=None, instances=())
@@ -208,6 +209,30 @@ SCENARIOS: dict[str, list[Call]] = {
         lambda s: s.finish(s.load("maze-1", 3), RunState.FAILED),
         lambda s: s.succeed(s.load("maze-1", 3)),
     ],
+    "an attempt changes hands with its run": [
+        create,
+        claim(1),
+        save(1, message="r1"),
+        lambda s: s.succeed(s.load("maze-1", 1)),
+        save(1, message="an orphan's"),
+        save(1, **ENDED),
+        lambda s: s.save_attempt(s.load("maze-1", 2), attempt(1, message="r2")),
+        lambda s: s.save_attempt(s.load("maze-1", 2), attempt(1, **ENDED), 0),
+        lambda s: s.correct_cause(NEW, 1, EndCause.NODE_LOST, EndCause.NODE_REPLACED),
+        lambda s: s.correct_cause(s.load("maze-1", 2), 1, EndCause.NODE_LOST, EndCause.NODE_REPLACED),
+    ],
+    "only the look in charge ends an attempt": [
+        create,
+        claim(1),
+        look,
+        look,
+        lambda s: s.save_attempt(NEW, attempt(1, **ENDED), 1),
+        lambda s: s.save_attempt(OLD, attempt(1, **ENDED), 2),
+        lambda s: s.save_attempt(NEW, attempt(1, **ENDED), 2),
+        lambda s: s.save_attempt(NEW, attempt(1, **ENDED), 2),
+        finish(),
+        lambda s: s.save_attempt(NEW, attempt(1, **ENDED), 2),
+    ],
     "a shift's number is never used twice": [create, write(shift_seq=1), write(shift_seq=1), write(shift_seq=0)],
     "a look of an older state is refused": [
         create,
@@ -305,9 +330,10 @@ def played(store: RunStore, calls: list[Call]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_both_stores_answer_alike(name: str, tables: Callable[[], DynamoRunStore]) -> None:
-    real, fake = played(tables(), SCENARIOS[name]), played(MemoryRunStore(), SCENARIOS[name])
-    assert fake == real
+def test_all_stores_answer_alike(name: str, tables: Callable[[], DynamoRunStore]) -> None:
+    real = played(tables(), SCENARIOS[name])
+    assert played(MemoryRunStore(), SCENARIOS[name]) == real
+    assert played(DynamoRunStore(SmallTable()), SCENARIOS[name]) == real
 
 
 def test_the_contract_is_not_vacuous() -> None:

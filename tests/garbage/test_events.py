@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
 from nightshift.core.admission import check_spec
-from nightshift.core.errors import NightshiftError
+from nightshift.core.errors import NightshiftError, PermanentError
 from nightshift.core.run import Awaiting, RunState
-from nightshift.handlers import finisher, intake, notifier, signals
+from nightshift.handlers import controller, finisher, intake, notifier, signals
 from nightshift.steps.intake import Deployment, request_run
 from nightshift.steps.signals import receive
 from tests.builders import outcome, spec_json
@@ -149,3 +149,19 @@ def test_a_bad_stage_event_is_named_by_its_run_and_its_fields(event: dict[str, A
         notifier.stage_event(event)
     except NightshiftError as refused:
         assert "no valid stage event: wrong fields: " in str(refused) and len(str(refused)) < 2_500
+
+
+def test_the_controller_names_the_spec_that_ends_its_run(world: World) -> None:
+    """One walk through the function that Step Functions calls: the step fails for good, and Abandon tells why."""
+    world.ask()
+    world.s3.put_object(Bucket="artifacts", Key=RunKeys("maze-1").spec, Body=b'{"version": 2}')
+    call = {"version": 1, "run_id": "maze-1", "k": 1}
+    with pytest.raises(
+        PermanentError, match=r"s3://artifacts/runs/maze-1/spec\.json cannot be used: .* version 2 "
+    ) as end:
+        controller.handler({**call, "step": "admit"}, Context())
+    error = {"Error": "PermanentError", "Cause": json.dumps({"errorMessage": str(end.value)})}
+    assert controller.handler({**call, "step": "abandon", "error": error}, Context())["decision"] == "failed"
+    assert "spec.json cannot be used" in world.run().sentence
+    deep = {"Error": "PermanentError", "Cause": "[" * 30_000}
+    assert controller.handler({**call, "step": "abandon", "error": deep}, Context())["decision"] == "failed"

@@ -78,6 +78,28 @@ def test_a_bad_progress_is_named_and_as_good_as_missing(world: World, refuses: C
     assert after.state is RunState.RUNNING
 
 
+def test_a_job_that_hangs_behind_a_bad_progress_is_found_by_its_log(world: World) -> None:
+    running(world)
+    lay(world, PROGRESS, b"garbage")
+    for minute in range(10):
+        assert world.look(Awaiting.ATTEMPT, f"token-{minute}") is None
+        world.later(60)
+    reply = world.look(Awaiting.ATTEMPT, "token-last")
+    assert reply is not None and reply.decision == "recover"
+    assert world.run().cause is EndCause.HUNG
+
+
+def test_a_job_whose_log_goes_on_behind_a_bad_progress_is_left_alone(world: World) -> None:
+    running(world)
+    lay(world, PROGRESS, b"garbage")
+    lines = iter(range(100))
+    world.jobs.logs = lambda _: f"line {next(lines)}"  # type: ignore[method-assign]
+    for minute in range(40):
+        assert world.look(Awaiting.ATTEMPT, f"token-{minute}") is None
+        world.later(60)
+    assert world.run().state is RunState.RUNNING
+
+
 @pytest.mark.parametrize("bad", BAD_REPORTS)
 def test_a_bad_outcome_ends_no_job_and_gives_no_cause(world: World, refuses: Callable[[str], None], bad: str) -> None:
     running(world)

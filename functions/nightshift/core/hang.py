@@ -50,7 +50,7 @@ def allowed_silence(run: Run, spec: RunSpec, phase: Phase) -> timedelta:
 
 
 def is_overdue(run: Run, spec: RunSpec, progress: Progress | None, now: datetime) -> bool:
-    """Whether a second witness has to be asked. Without any progress the start deadline speaks instead."""
+    """Whether a second witness has to be asked. Without any progress yet the start deadline speaks instead."""
     return progress is not None and now - progress.at > allowed_silence(run, spec, progress.phase)
 
 
@@ -61,7 +61,9 @@ def judge_silence(run: Run, spec: RunSpec, progress: Progress | None, witness: s
 
     ``run.witness_at`` is when the log was last seen to change, or first asked for.
     """
-    if progress is None or not is_overdue(run, spec, progress, now):
+    if progress is None:
+        return _without_progress(run, spec, witness, now)
+    if not is_overdue(run, spec, progress, now):
         return Quiet(Silence.NONE)
     limit, age = allowed_silence(run, spec, progress.phase), now - progress.at
     told = f"no progress for {_minutes(age)} in phase {progress.phase}, where {_minutes(limit)} are allowed"
@@ -73,6 +75,18 @@ def judge_silence(run: Run, spec: RunSpec, progress: Progress | None, witness: s
         return Quiet(Silence.HUNG, f"{told}: the save does not end, although the driver's log goes on")
     if age > FACTOR * limit:
         return Quiet(Silence.PROGRESS_UNWRITABLE, f"{told}, but the driver's log goes on")
+    return Quiet(Silence.WATCHED, f"{told}; the driver's log is watched")
+
+
+def _without_progress(run: Run, spec: RunSpec, witness: str | None, now: datetime) -> Quiet:
+    """A job that was heard of and whose progress cannot be read any more has one witness left: its log may be silent for as
+    long as its progress might. ``witness`` is None for a job that was never heard of; the start deadline speaks for that."""
+    if witness is None or run.witness_at is None:
+        return Quiet(Silence.NONE)
+    silent, limit = now - run.witness_at, max(WITNESS_SILENCE, allowed_silence(run, spec, Phase.TRAIN))
+    told = "the job's progress cannot be read"
+    if silent >= limit:
+        return Quiet(Silence.HUNG, f"{told}, and the driver's log stands still for {_minutes(silent)}")
     return Quiet(Silence.WATCHED, f"{told}; the driver's log is watched")
 
 

@@ -49,7 +49,7 @@ def _told_late(ports: Ports, judged: Judged) -> dict[str, Any]:
     return {"cause": right}
 
 
-def _end_attempt(ports: Ports, judged: Judged) -> None:
+def _end_attempt(ports: Ports, judged: Judged, look_seq: int) -> None:
     attempt, decision = judged.attempt, judged.decision
     if attempt is None or attempt.ended_at is not None:
         return
@@ -66,13 +66,14 @@ def _end_attempt(ports: Ports, judged: Judged) -> None:
                 "node": decision.node,
             }
         ),
+        look_seq,
     )
 
 
 def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval: int) -> Reply:
     """The attempt is over and another follows: the record says why, what is blamed and what will be different."""
     run, decision, now = judged.run, judged.decision, ports.now()
-    _end_attempt(ports, judged)
+    _end_attempt(ports, judged, look_seq)
     run = ports.runs.update(
         run,
         look_seq,
@@ -147,7 +148,7 @@ def _replace(ports: Ports, run: Run, instance: str) -> None:
 
 def verdict(ports: Ports, judged: Judged, to: RunState, look_seq: int, interval: int) -> Reply:
     run, decision = judged.run, judged.decision
-    _end_attempt(ports, judged)
+    _end_attempt(ports, judged, look_seq)
     run = ports.runs.update(
         run,
         look_seq,

@@ -19,7 +19,7 @@ from nightshift.core.redaction import without_secrets
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
-HURRIED_SECONDS = 2.5
+HURRIED_SECONDS = 2.0
 """In all, where the next attempt is waited for: of the ten seconds that a recovery may take, Ray needs five."""
 
 PATIENT_SECONDS = 45.0

@@ -65,7 +65,8 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         if not evidence and _says_that_it_reached_its_target(outcome) and spec.target is not None and spec.target.stop:
             evidence = is_complete(found, attempt.n, outcome.step) and holds_target(found, spec.target)
     progress = progress_of(ports, run, attempt.n)
-    overdue = not over and is_overdue(run, spec, progress, ports.now())
+    unreadable = progress is None and attempt.heard_at is not None
+    overdue = not over and (unreadable or is_overdue(run, spec, progress, ports.now()))
     return Observation(
         cluster=cluster,
         job=job,

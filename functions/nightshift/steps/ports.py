@@ -90,8 +90,10 @@ class RunStore(Protocol):
     def claim_attempt(self, run: Run, attempt: Attempt) -> Run | None:
         """Make ``attempt`` the run's current one, once; None if that was done before. Raises StaleExecution."""
 
-    def save_attempt(self, run: Run, attempt: Attempt) -> bool:
-        """Write an attempt that has not ended; False, and nothing written, where it has: its end is never rewritten."""
+    def save_attempt(self, run: Run, attempt: Attempt, look_seq: int | None = None) -> bool:
+        """Write an attempt that has not ended; False, and nothing written, where it has, or where a later k wrote it: an
+        end is never rewritten. With ``look_seq``, which an end needs, only if no later look began; raises StaleExecution
+        then."""
 
     def correct_cause(self, run: Run, attempt: int, wrong: EndCause, right: EndCause) -> None:
         """An ended attempt's cause, once better known; nothing where it is not ``wrong`` any more."""

@@ -13,6 +13,9 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 from training_job.trainers.skyrl.hooks import HookedTrainer
 from training_job.trainers.skyrl.results import Results
 
+NEVER = -100.0
+"""The lowest logit bias that vLLM takes: a token with it is not sampled."""
+
 
 class Experiment(BasePPOExp):  # type: ignore[misc]
     """Differs from its base in the trainer's class, and in what is said in each method."""
@@ -20,6 +23,8 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
     def __init__(self, cfg: Any, results: Results, holdout: Path | None) -> None:
         self._results, self._holdout = results, holdout
         super().__init__(cfg)
+        if cfg.generator.vision_language_generator:
+            forbid_special_tokens(cfg, self.tokenizer)
 
     def set_up(self) -> Any:
         """Engines, models and trainer, ready to train."""
@@ -48,6 +53,17 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
     def get_trainer(self, **given: Any) -> Any:
         holdout = self._dataset([str(self._holdout)]) if self._holdout is not None else None
         return HookedTrainer(self._results, holdout, **given)
+
+
+def forbid_special_tokens(cfg: Any, tokenizer: Any) -> None:
+    """Keep the policy from writing the chat template's and the pictures' own tokens; only the end of a turn may be sampled.
+
+    SkyRL 0.3.0 renders a conversation anew for each turn from its text: a reply with an image token in it takes a picture
+    away from a later place, and training then dies of "Image features and image tokens do not match"."""
+    special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+    bias = {str(i): NEVER for i in special if i != tokenizer.eos_token_id}
+    for params in (cfg.generator.sampling_params, cfg.generator.eval_sampling_params):
+        params.additional_kwargs = {**(params.additional_kwargs or {}), "logit_bias": bias}
 
 
 def drop_end_of_turn(client: Any, tokenizer: Any) -> None:

@@ -84,7 +84,9 @@ class Estimate:
             return None
         usable = self.gpu * (1 - MARGIN)
         if self.training > usable:
-            return f"training needs about {self.training:.0f} GiB of {usable:.0f} GiB a GPU: lower the micro batch sizes"
+            return (
+                f"training needs about {self.training:.0f} GiB of {usable:.0f} GiB a GPU: lower the micro batch sizes"
+            )
         if self.engine_weights >= self.engine:
             return (
                 f"the engine's weights need {self.engine_weights:.0f} GiB and its share is {self.engine:.0f} GiB: raise "

@@ -7,23 +7,19 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from nightshift.adapters.run_store.base import FINAL, WRITABLE, TableBase, is_conditional, must_be_refused
-from nightshift.adapters.run_store.items import RUN, plain, read_attempt, run_pk
+from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused, patiently
+from nightshift.adapters.run_store.items import attempt_key, plain, read_attempt
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
 from nightshift.core.run import Attempt, Run
 
+OF_THIS_K = "(attribute_not_exists(k) OR k <= :k)"
+"""An attempt's item names the k of its last writer, and of the successor from the moment when there is one."""
+
 
 class AttemptItems(TableBase):
     def claim_attempt(self, run: Run, attempt: Attempt) -> Run | None:
-        counted = {
-            "TableName": self._table.name,
-            "Key": {"pk": run_pk(run.run_id), "sk": RUN},
-            "UpdateExpression": "SET attempt = :n",
-            "ConditionExpression": f"{WRITABLE} AND attempt = :before",
-            "ExpressionAttributeNames": {"#state": "state"},
-            "ExpressionAttributeValues": {":k": run.k, ":n": attempt.n, ":before": attempt.n - 1, **FINAL},
-        }
+        counted = self._record(run, {"attempt": attempt.n}, "attempt = :before", {":before": attempt.n - 1})
         put = {
             "TableName": self._table.name,
             "Item": _item(run, attempt),
@@ -38,22 +34,35 @@ class AttemptItems(TableBase):
             raise StaleExecution(run.run_id, run.k, "an attempt could not be claimed: the run is over") from error
         return self.load(run.run_id, run.k)
 
-    def save_attempt(self, run: Run, attempt: Attempt) -> bool:
+    def save_attempt(self, run: Run, attempt: Attempt, look_seq: int | None = None) -> bool:
+        put = {
+            "Item": _item(run, attempt),
+            "ConditionExpression": f"attribute_not_exists(ended_at) AND {OF_THIS_K}",
+            "ExpressionAttributeValues": {":k": run.k},
+        }
         try:
-            self._table.put_item(Item=_item(run, attempt), ConditionExpression="attribute_not_exists(ended_at)")
+            if look_seq is None:
+                patiently(self._table.put_item, **put)
+            else:
+                in_charge = self._record(run, {"attempt": attempt.n}, "look_seq = :look", {":look": look_seq})
+                self._transact([{"Update": in_charge}, {"Put": {"TableName": self._table.name, **put}}])
         except ClientError as error:
             if is_conditional(error):
                 return False
-            raise
+            must_be_refused(run.run_id, error)
+            there = self.load(run.run_id, run.k)
+            if there.state.is_final or there.look_seq != look_seq:
+                raise StaleExecution(run.run_id, run.k, "a later look began, or the run is over") from error
+            return False
         return True
 
     def correct_cause(self, run: Run, attempt: int, wrong: EndCause, right: EndCause) -> None:
         try:
             self._table.update_item(
-                Key={"pk": run_pk(run.run_id), "sk": f"ATTEMPT#{attempt:05d}"},
+                Key=attempt_key(run.run_id, attempt),
                 UpdateExpression="SET end_cause = :right",
-                ConditionExpression="end_cause = :wrong",
-                ExpressionAttributeValues={":wrong": wrong.value, ":right": right.value},
+                ConditionExpression=f"end_cause = :wrong AND {OF_THIS_K}",
+                ExpressionAttributeValues={":wrong": wrong.value, ":right": right.value, ":k": run.k},
             )
         except ClientError as error:
             if not is_conditional(error):
@@ -64,4 +73,4 @@ class AttemptItems(TableBase):
 
 
 def _item(run: Run, attempt: Attempt) -> dict[str, Any]:
-    return {"pk": run_pk(run.run_id), "sk": f"ATTEMPT#{attempt.n:05d}", **plain(attempt.model_dump(mode="json"))}
+    return {**attempt_key(run.run_id, attempt.n), "k": run.k, **plain(attempt.model_dump(mode="json"))}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from boto3.dynamodb.conditions import ConditionBase, Key
 from botocore.exceptions import ClientError
@@ -19,6 +20,12 @@ WRITABLE = f"k = :k AND NOT #state IN ({', '.join(FINAL)})"
 
 COUNTED = frozenset({"look_seq", "shift_seq"})
 """Counted up by the table, whatever number a change names: a late repeat never sets them back, or uses one again."""
+
+
+PAUSES = (0.02, 0.05, 0.1, 0.2)
+"""Seconds between tries of a write that met a transaction on its item: one takes some milliseconds."""
+
+T = TypeVar("T")
 
 
 class TableBase:
@@ -69,7 +76,8 @@ class TableBase:
     ) -> Run:
         """Update a run record that is of this k and not over. Raises StaleExecution."""
         try:
-            answer = self._table.update_item(
+            answer = patiently(
+                self._table.update_item,
                 Key={"pk": run_pk(run_id), "sk": RUN},
                 UpdateExpression=expression,
                 ConditionExpression=WRITABLE + (f" AND ({condition})" if condition else ""),
@@ -86,7 +94,22 @@ class TableBase:
         return read_run(answer["Attributes"])
 
     def _transact(self, items: list[dict[str, Any]]) -> None:
-        self._table.meta.client.transact_write_items(TransactItems=items)
+        patiently(self._table.meta.client.transact_write_items, TransactItems=items)
+
+    def _record(
+        self, run: Run, kept: dict[str, Any], condition: str, values: dict[str, Any], removed: str = ""
+    ) -> dict[str, Any]:
+        """An update of a run's record as part of a transaction: it is of this k, not over, and meets ``condition``."""
+        names = {f"#{n}": n for n in {*kept, "state", *(["token"] if "#token" in removed else [])}}
+        removes = f" REMOVE {removed}" if removed else ""
+        return {
+            "TableName": self._table.name,
+            "Key": {"pk": run_pk(run.run_id), "sk": RUN},
+            "UpdateExpression": "SET " + ", ".join(f"#{n} = :new_{n}" for n in kept) + removes,
+            "ConditionExpression": f"{WRITABLE} AND {condition}" if condition else WRITABLE,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": {":k": run.k, **FINAL, **{f":new_{n}": v for n, v in kept.items()}, **values},
+        }
 
     def _query(self, condition: ConditionBase, limit: int | None = None, **how: Any) -> list[dict[str, Any]]:
         """Items that match, page by page; at most ``limit``."""
@@ -106,15 +129,38 @@ class TableBase:
         return self._query(Key("pk").eq(run_pk(run_id)) & Key("sk").begins_with(prefix), ConsistentRead=True)
 
 
+def patiently(call: Callable[..., T], **request: Any) -> T:
+    """Repeat a write that met another transaction on its item: nothing was written. A signal above all must not fail by
+    it, since its sender would only try again minutes later."""
+    for pause in PAUSES:
+        try:
+            return call(**request)
+        except ClientError as error:
+            if not _is_conflict(error):
+                raise
+            time.sleep(pause)
+    return call(**request)
+
+
+def _is_conflict(error: ClientError) -> bool:
+    if error.response["Error"]["Code"] == "TransactionCanceledException":
+        return _reasons(error) == {"TransactionConflict"}
+    return bool(error.response["Error"]["Code"] == "TransactionConflictException")
+
+
+def _reasons(error: ClientError) -> set[str]:
+    reasons: Any = error.response.get("CancellationReasons", [])
+    return {str(r.get("Code", "None")) for r in reasons} - {"None"}
+
+
 def must_be_refused(run_id: str, error: ClientError) -> None:
     """Return where a transaction was refused by a condition. A conflict with another write of the same item, or
     throttling, cancels a transaction too, and only means that it has to be repeated."""
     if error.response["Error"]["Code"] != "TransactionCanceledException":
         raise error
-    reasons: Any = error.response.get("CancellationReasons", [])
-    codes = {str(r.get("Code", "None")) for r in reasons} - {"None"}
-    if codes - {"ConditionalCheckFailed"}:
-        raise TransientError(run_id, f"a write was cancelled by {', '.join(sorted(codes))}") from error
+    others = _reasons(error) - {"ConditionalCheckFailed"}
+    if others:
+        raise TransientError(run_id, f"a write was cancelled by {', '.join(sorted(others))}") from error
 
 
 def is_conditional(error: ClientError) -> bool:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from nightshift.contract.layout import submission_id
 from nightshift.core.errors import PermanentError, bounded
@@ -39,6 +40,10 @@ def pool_pk(pool: str) -> str:
     return f"POOL#{pool}"
 
 
+def attempt_key(run_id: str, n: int) -> dict[str, str]:
+    return {"pk": run_pk(run_id), "sk": f"ATTEMPT#{n:05d}"}
+
+
 def stamp(moment: datetime) -> str:
     """Sorts as text as moments do."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
@@ -62,13 +67,8 @@ def plain(value: Any) -> Any:
 
 def stored(changes: dict[str, Any]) -> dict[str, Any]:
     """Changes of a run record as attributes; a None, which removes its attribute, is left out."""
-    known = plain(Run.model_construct(**changes).model_dump(mode="json", include=set(changes), warnings=False))
-    known |= {name: _scalar(value) for name, value in changes.items() if name not in Run.model_fields}
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _scalar(value: Any) -> Any:
-    return stamp(value) if isinstance(value, datetime) else value
+    known: dict[str, Any] = plain(to_jsonable_python(changes, inf_nan_mode="null"))
+    return known
 
 
 # reading ------------------------------------------------------------------------------------------------------------

@@ -10,17 +10,15 @@ from typing import Any
 from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
-from nightshift.adapters.run_store.base import FINAL, WRITABLE, TableBase, is_conditional, must_be_refused
+from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused
 from nightshift.adapters.run_store.items import (
     LEASE,
     LEASES,
-    RUN,
     UNTOLD,
     due,
     key_of,
     pool_pk,
     readable,
-    run_pk,
     stamp,
     stored,
 )
@@ -59,7 +57,7 @@ class LeaseItems(TableBase):
             "ExpressionAttributeValues": {":run": run.run_id},
         }
         changes = {**stored({"state": RunState.PROVISIONING, "leased_at": now}), **due(now)}
-        record = self._record(run, changes, "pool_pk, pool_sk", WRITABLE, {})
+        record = self._record(run, changes, "", {}, removed="pool_pk, pool_sk")
         try:
             self._transact([{"Put": lease}, {"Update": record}])
         except ClientError as error:
@@ -114,32 +112,14 @@ class LeaseItems(TableBase):
         if self.lease_holder(run.pool) != run.run_id:
             same = "attribute_not_exists(leased_at)" if there.leased_at is None else "leased_at = :before"
             before = {} if there.leased_at is None else {":before": stored({"leased_at": there.leased_at})["leased_at"]}
-            return [{"Update": self._record(run, kept, removed, f"{WRITABLE} AND {same}", before)}]
+            return [{"Update": self._record(run, kept, same, before, removed)}]
         given_back = {
             "TableName": self._table.name,
             "Key": {"pk": pool_pk(run.pool), "sk": LEASE},
             "ConditionExpression": "run_id = :run",
             "ExpressionAttributeValues": {":run": run.run_id},
         }
-        return [{"Update": self._record(run, kept, removed, WRITABLE, {})}, {"Delete": given_back}]
-
-    def _record(
-        self, run: Run, kept: dict[str, Any], removed: str, condition: str, values: dict[str, Any]
-    ) -> dict[str, Any]:
-        names = {f"#{n}": n for n in {*kept, "state", *(["token"] if "#token" in removed else [])}}
-        return {
-            "TableName": self._table.name,
-            "Key": {"pk": run_pk(run.run_id), "sk": RUN},
-            "UpdateExpression": "SET " + ", ".join(f"#{n} = :new_{n}" for n in kept) + f" REMOVE {removed}",
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": {
-                ":k": run.k,
-                **FINAL,
-                **{f":new_{n}": v for n, v in kept.items()},
-                **values,
-            },
-        }
+        return [{"Update": self._record(run, kept, "", {}, removed)}, {"Delete": given_back}]
 
 
 def _lease(item: dict[str, Any]) -> Lease:

@@ -11,11 +11,12 @@ from typing import Any
 from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
-from nightshift.adapters.run_store.base import TableBase, is_conditional
+from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused
 from nightshift.adapters.run_store.items import (
     OPEN,
     RUN,
     UNTOLD,
+    attempt_key,
     due,
     plain,
     pool_pk,
@@ -25,11 +26,11 @@ from nightshift.adapters.run_store.items import (
     stamp,
 )
 from nightshift.contract.spec import Priority
-from nightshift.core.errors import StaleExecution
+from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.reconcile import OpenRun
 from nightshift.core.run import Run, RunState
 
-MAX_LISTED = 1_000
+MAX_LISTED, TRIES = 1_000, 3
 
 
 class RunRecords(TableBase):
@@ -62,14 +63,36 @@ class RunRecords(TableBase):
         return self.update(run, **{**changes, **place, "state": RunState.QUEUED})
 
     def succeed(self, run: Run) -> Run:
-        return self._guarded(
-            run.run_id,
-            run.k,
-            expression="SET k = :next, history_base = shift_seq REMOVE #token",
-            condition=None,
-            names={"token"},
-            values={":next": run.k + 1},
+        """The current attempt changes hands with the run: an orphan of k would write it otherwise."""
+        for _ in range(TRIES):
+            there = self.load(run.run_id, run.k)
+            try:
+                self._transact(self._succession(there))
+            except ClientError as error:
+                must_be_refused(run.run_id, error)
+                if self.load(run.run_id, run.k).state.is_final:
+                    raise StaleExecution(run.run_id, run.k, "the run is over and has no successor") from error
+            else:
+                return self.load(run.run_id, run.k + 1)
+        raise TransientError(run.run_id, "its shifts and attempts went on while its successor was made")
+
+    def _succession(self, there: Run) -> list[dict[str, Any]]:
+        changes = {"k": there.k + 1, "history_base": there.shift_seq}
+        same, values = (
+            "shift_seq = :shift AND attempt = :attempt",
+            {":shift": there.shift_seq, ":attempt": there.attempt},
         )
+        record = self._record(there, changes, same, values, removed="#token")
+        if there.attempt == 0:
+            return [{"Update": record}]
+        current = {
+            "TableName": self._table.name,
+            "Key": attempt_key(there.run_id, there.attempt),
+            "UpdateExpression": "SET k = :next",
+            "ConditionExpression": "attribute_exists(pk)",
+            "ExpressionAttributeValues": {":next": there.k + 1},
+        }
+        return [{"Update": record}, {"Update": current}]
 
     # looks ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from boto3.dynamodb.conditions import Key
 
-from nightshift.adapters.run_store.base import TableBase
+from nightshift.adapters.run_store.base import TableBase, patiently
 from nightshift.adapters.run_store.items import (
     MAX_TRAIL,
     RUN,
@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 class SignalItems(TableBase):
     def bump(self, run_id: str, signal: Signal) -> Nap | None:
-        answer = self._table.update_item(
+        answer = patiently(
+            self._table.update_item,
             Key={"pk": run_pk(run_id), "sk": RUN},
             UpdateExpression="ADD signal_counter :one",
             ConditionExpression="attribute_exists(pk)",
