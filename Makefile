@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test chaos chaos-few chaos-fake lint types schema lock package clean environments
+.PHONY: help demo up test test-skyrl chaos chaos-few chaos-fake lint types schema lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
@@ -9,11 +9,14 @@ LAMBDA_LOCKS := functions/requirements.txt local/requirements-lambda.txt
 DEMO_LOCKS   := functions/requirements.txt training_job/requirements.txt local/requirements.txt
 TEST_LOCKS   := tests/requirements.txt
 TOOLS_LOCKS  := tests/requirements-tools.txt
+SKYRL_LOCKS  := tests/requirements-skyrl.txt
 
 FUNCTIONS := .venv-functions/.ready-$(call key,$(LAMBDA_LOCKS))
 DEMO      := .venv/.demo-$(call key,$(DEMO_LOCKS))
 TEST      := .venv/.test-$(call key,$(DEMO_LOCKS) $(TEST_LOCKS))
 TOOLS     := .venv-tools/.ready-$(call key,$(TOOLS_LOCKS))
+
+SKYRL     := .venv-skyrl/.ready-$(call key,$(SKYRL_LOCKS))
 
 # 3.11 first for everything but Lambda's own environment: AWS runs 3.12, so that is tried first there.
 PYTHONS        := 3.11 3.12 3.13
@@ -32,6 +35,9 @@ up: $(DEMO) $(FUNCTIONS) ## the local stack alone; it runs until Ctrl-C
 
 test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this computer cannot run, and why
 	@sh .ci/test.sh
+
+test-skyrl: $(SKYRL) ## the contract tests against SkyRL itself, without a GPU (1.8 GB in an environment of their own)
+	@.venv-skyrl/bin/python -m pytest -q tests/skyrl </dev/null
 
 chaos: $(DEMO) $(FUNCTIONS) ## real faults on this computer, each in a run of its own, and a table (about 20 minutes)
 	@$(RUN) -m local chaos
@@ -60,7 +66,7 @@ package: $(FUNCTIONS) ## build/: the template and the trimmed artifact that `sam
 environments: $(TEST) $(FUNCTIONS) $(TOOLS) ## the virtual environments alone
 
 clean: ## remove environments, builds, caches and what the demo left
-	rm -rf .venv .venv-functions .venv-tools node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-functions .venv-tools .venv-skyrl node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(FUNCTIONS):
@@ -78,3 +84,7 @@ $(TEST): $(DEMO)
 $(TOOLS):
 	@sh .ci/environment.sh .venv-tools "$(PYTHONS)" $(TOOLS_LOCKS)
 	@rm -f .venv-tools/.ready-* && touch $@
+
+$(SKYRL):
+	@PIP_IGNORE_REQUIRES_PYTHON=1 sh .ci/environment.sh .venv-skyrl 3.11 $(SKYRL_LOCKS)
+	@rm -f .venv-skyrl/.ready-* && touch $@

@@ -32,7 +32,7 @@ if [ -n "$torch" ] && ! "$folder/bin/python" -c 'import torch' 2>/dev/null; then
     "$folder/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$torch"
 fi
 
-if [ -n "$torch" ]; then
+if [ -n "$torch" ] && cat "$@" | grep -q '^moto=='; then
     # Compiled here once, instead of in many Ray processes at the same time.
     "$folder/bin/python" -W ignore -c 'import torch, transformers, peft, skyrl_gym, ray.job_submission, moto.server, matplotlib.pyplot'
 fi

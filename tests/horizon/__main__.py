@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ def main() -> None:
         "--looks", type=int, default=1_000, help="woken and answered looks of each wait; a tenth time out"
     )
     looks = parser.parse_args().looks
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cloud is ended in any case
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         config = probe_config(Path(folder) / "cloud")

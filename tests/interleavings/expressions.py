@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -130,9 +131,19 @@ def _comparison(reader: _Reader) -> Test:
         a, b = left(*given), right(*given)
         if a is MISSING or b is MISSING:
             return how == "<>"
+        if how not in ("=", "<>") and _kind(a) != _kind(b):
+            return False
         return bool(compare(a, b))
 
     return test
+
+
+def _kind(value: Any) -> type:
+    return Decimal if isinstance(value, (int, Decimal)) and not isinstance(value, bool) else type(value)
+
+
+class WrongType(ValueError):
+    """DynamoDB refuses the whole write."""
 
 
 @cache
@@ -174,7 +185,10 @@ def _add(reader: _Reader) -> Any:
     name, value = reader.take(), reader.operand()
 
     def change(made: Item, item: Item, names: dict[str, str], values: dict[str, Any]) -> None:
-        made[_name(name, names)] = item.get(_name(name, names), 0) + value(item, names, values)
+        before = item.get(_name(name, names), 0)
+        if _kind(before) is not Decimal:
+            raise WrongType(f"{reader.text}: {name} is no number")
+        made[_name(name, names)] = before + value(item, names, values)
 
     return change
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tests.interleavings.expressions import Item, condition, update
+from tests.interleavings.expressions import Item, WrongType, condition, update
 
 Items = dict[tuple[str, str], Item]
 INDEXES = {
@@ -82,7 +82,11 @@ class SmallTable:
         names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
         if "ConditionExpression" in request and not condition(request["ConditionExpression"])(there, names, values):
             raise refusal(REFUSED, operation)
-        item, kept = made(there), {k: v for k, v in self.items.items() if k != key}
+        try:
+            item = made(there)
+        except WrongType as error:
+            raise refusal("ValidationException", operation) from error
+        kept = {k: v for k, v in self.items.items() if k != key}
         self.items = kept if item is None else {**kept, key: item}
 
 

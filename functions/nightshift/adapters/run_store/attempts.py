@@ -8,7 +8,8 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused, patiently
-from nightshift.adapters.run_store.items import attempt_key, plain, read_attempt
+from nightshift.adapters.run_store.items import attempt_key, plain
+from nightshift.adapters.run_store.reading import read_attempt, readable
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
 from nightshift.core.run import Attempt, Run
@@ -69,7 +70,7 @@ class AttemptItems(TableBase):
                 raise
 
     def attempts(self, run_id: str) -> Sequence[Attempt]:
-        return [read_attempt(item) for item in self._of_run(run_id, "ATTEMPT#")]
+        return readable(self._of_run(run_id, "ATTEMPT#"), read_attempt)
 
 
 def _item(run: Run, attempt: Attempt) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from boto3.dynamodb.conditions import ConditionBase, Key
 from botocore.exceptions import ClientError
 
-from nightshift.adapters.run_store.items import RUN, read_run, run_pk, stored
+from nightshift.adapters.run_store.items import RUN, run_pk, stored
+from nightshift.adapters.run_store.reading import read_run, unreadable_record
 from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.run import FINAL_STATES, Run
 
@@ -90,6 +91,7 @@ class TableBase:
                 raise StaleExecution(
                     run_id, k, "its record was written by somebody else, or the run is over"
                 ) from error
+            must_be_readable(run_id, error)
             raise
         return read_run(answer["Attributes"])
 
@@ -161,6 +163,12 @@ def must_be_refused(run_id: str, error: ClientError) -> None:
     others = _reasons(error) - {"ConditionalCheckFailed"}
     if others:
         raise TransientError(run_id, f"a write was cancelled by {', '.join(sorted(others))}") from error
+
+
+def must_be_readable(run_id: str, error: ClientError) -> None:
+    """DynamoDB cannot count up what is no number."""
+    if error.response["Error"]["Code"] == "ValidationException":
+        raise unreadable_record(run_id, error) from error
 
 
 def is_conditional(error: ClientError) -> bool:

@@ -11,17 +11,8 @@ from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused
-from nightshift.adapters.run_store.items import (
-    LEASE,
-    LEASES,
-    UNTOLD,
-    due,
-    key_of,
-    pool_pk,
-    readable,
-    stamp,
-    stored,
-)
+from nightshift.adapters.run_store.items import LEASE, LEASES, UNTOLD, due, pool_pk, stamp, stored
+from nightshift.adapters.run_store.reading import key_of, moment, readable
 from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.reconcile import Lease
 from nightshift.core.run import Run, RunState
@@ -123,6 +114,6 @@ class LeaseItems(TableBase):
 
 
 def _lease(item: dict[str, Any]) -> Lease:
-    if not isinstance(item.get("run_id"), str):
-        raise TypeError("it names no run")
-    return Lease(str(item["pool_sk"]), item["run_id"], datetime.fromisoformat(item["since"]))
+    if item.get("version", 1) != 1 or not isinstance(item.get("run_id"), str):
+        raise ValueError("it is of another version, or names no run")
+    return Lease(str(item["pool_sk"]), item["run_id"], moment(item["since"]))

@@ -12,19 +12,8 @@ from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused
-from nightshift.adapters.run_store.items import (
-    OPEN,
-    RUN,
-    UNTOLD,
-    attempt_key,
-    due,
-    plain,
-    pool_pk,
-    read_run,
-    readable,
-    run_pk,
-    stamp,
-)
+from nightshift.adapters.run_store.items import OPEN, RUN, UNTOLD, attempt_key, due, plain, pool_pk, run_pk, stamp
+from nightshift.adapters.run_store.reading import moment, read_run, readable
 from nightshift.contract.spec import Priority
 from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.reconcile import OpenRun
@@ -147,4 +136,4 @@ class RunRecords(TableBase):
 
 
 def _open_run(item: dict[str, Any]) -> OpenRun:
-    return OpenRun(read_run(item), datetime.fromisoformat(item["look_sk"]))
+    return OpenRun(read_run(item), moment(item["look_sk"]))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import TableBase, is_conditional
-from nightshift.adapters.run_store.items import MAX_TRAIL, plain, readable, run_pk, stamp
+from nightshift.adapters.run_store.items import MAX_TRAIL, plain, run_pk, stamp
+from nightshift.adapters.run_store.reading import moment, read, readable
 from nightshift.contract.api import AuditLine
 from nightshift.contract.events import FieldError
 from nightshift.core.run import RunState
@@ -59,7 +59,7 @@ class TrailItems(TableBase):
 def _line(item: dict[str, Any]) -> AuditLine:
     if item.get("version", 1) != 1:
         raise ValueError(f"version {item['version']} is not known")
-    return AuditLine.model_validate({n: v for n, v in item.items() if n in AuditLine.model_fields})
+    return read(AuditLine, {n: v for n, v in item.items() if n in AuditLine.model_fields})
 
 
 def _rejection(item: dict[str, Any]) -> Rejection:
@@ -68,5 +68,5 @@ def _rejection(item: dict[str, Any]) -> Rejection:
         run_id=str(item["pk"]).removeprefix("RUN#"),
         owner=str(item["owner"]),
         errors=[FieldError.model_validate(e) for e in item["errors"]],
-        at=datetime.fromisoformat(item["at"]),
+        at=moment(item["at"]),
     )
