@@ -83,7 +83,7 @@ class Watch:
         if nap is None or self.stopped or world.table.items[run_id].run.state.is_final:
             return
         failures, left = world.loop.failures, world.machines.left.get(nap.token)
-        stale = self._stale[run_id]
+        stale = self._stale.get(run_id, False)
         calm = not failures and not world.loop.rates.slow and not stale
         if calm and left is not None and world.time - left > DEAD_TOKEN_AFTER:
             self.fail("signals are never lost", f"{run_id}: signal {counter} met {nap.token}, which nobody waits for")
@@ -138,6 +138,8 @@ class Watch:
 
     def submitted(self, job: Job) -> None:
         world, now = self._world, self._world.time
+        if (job.id, job.head.name) in world.fleet.submits:
+            self.fail("submitted once", f"{job.id} was submitted again")
         run = world.table.items[job.run_id].run
         if world.table.items[job.run_id].attempts[job.n].smaller is not job.smaller:
             self.fail(
@@ -178,8 +180,8 @@ class Watch:
 
     # questions --------------------------------------------------------------------------------------------------
 
-    def asks(self, run_id: str, question: Question) -> None:
-        there = self._world.table.items[run_id].run.question
+    def asks(self, run_id: str, there: Question | None, question: Question) -> None:
+        """A question that was written; ``there`` is the one that was open until then."""
         if there is not None and there.asked_at != question.asked_at:
             self.fail("one question at a time", f"{run_id} is asked about {question.cause}, and about {there.cause}")
         self._asked[run_id].append(question)
@@ -189,8 +191,6 @@ class Watch:
     def look(self) -> None:
         world = self._world
         self._jobs()
-        if len(set(world.fleet.submits)) < len(world.fleet.submits):
-            self.fail("submitted once", f"{world.fleet.submits[-1][0]} was submitted again")
         for run_id, item in world.table.items.items():
             run = item.run
             if run.state.is_final:

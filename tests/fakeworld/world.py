@@ -75,9 +75,11 @@ class Table(MemoryRunStore):
 
     def update(self, run: Run, look_seq: int | None = None, **changes: Any) -> Run:
         self._world.loop.touch("DynamoDB")
+        open_before = self.items[run.run_id].run.question
+        done = super().update(run, look_seq, **changes)
         if changes.get("question") is not None:
-            self._world.watch.asks(run.run_id, changes["question"])
-        return super().update(run, look_seq, **changes)
+            self._world.watch.asks(run.run_id, open_before, changes["question"])
+        return done
 
     def enqueue(self, run: Run, **changes: Any) -> Run:
         self._world.watch.queued(run.run_id)

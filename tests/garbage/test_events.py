@@ -151,6 +151,11 @@ def test_a_bad_stage_event_is_named_by_its_run_and_its_fields(event: dict[str, A
         assert "no valid stage event: wrong fields: " in str(refused) and len(str(refused)) < 2_500
 
 
+def test_a_stage_event_of_a_newer_contract_is_named_as_such() -> None:
+    with pytest.raises(NightshiftError, match=r"detail\.version \(of a newer contract"):
+        notifier.stage_event(about(STAGE, version=2))
+
+
 def test_the_controller_names_the_spec_that_ends_its_run(world: World) -> None:
     """One walk through the function that Step Functions calls: the step fails for good, and Abandon tells why."""
     world.ask()

@@ -1,8 +1,8 @@
 """One run, its state machines, and everybody who may touch its record, in any order.
 
 A state is a value; ``Model.moves`` are all states that may follow. The machines are those of ``statemachine/``, told in a few
-words: a look's state is left by an answer to its token, by its timeout, or by a retry where its function died; what follows
-is another look, or the parent's next step.
+words: a look's state is left by an answer to its token, by its timeout, or by a retry where its function died, or lives on
+and only its connection was lost; what follows is another look, or the parent's next step.
 
 Gaps: time stands still (a timeout may come whenever the look's function has ended, in any order with everything else); the
 publishing end of a run is not walked."""
@@ -238,8 +238,9 @@ class Model:
         found = [(f"{_told(name)} dies", gone)]
         for machine in state.machines:
             if isinstance(name, Look) and machine.look == name:
-                again = self._invoke(gone, machine, name._replace(retry=name.retry + 1))
-                found.append((f"{_told(name)} dies and is retried", again))
+                again = name._replace(retry=name.retry + 1)
+                found.append((f"{_told(name)} dies and is retried", self._invoke(gone, machine, again)))
+                found.append((f"{_told(name)} is lost sight of and retried", self._invoke(state, machine, again)))
             if isinstance(name, Parent) and machine[:2] == (name.k, None):
                 again = _with(gone, name._replace(again=name.again + 1))
                 found.append((f"{_told(name)} dies and is retried", again))

@@ -124,9 +124,13 @@ class S3Artifacts:
         return [NotBelieved(key, why) for key, why in sorted(self._noted.items())]
 
     def _note(self, key: str, why: str) -> None:
+        """Logged once in an invocation: a held look reads again every half second."""
+        why = bounded(why, 400)
+        if self._noted.get(key) == why:
+            return
         logger.error("%s is not believed: %s", key, why)
         if len(self._noted) < MAX_NOTED:
-            self._noted[key] = bounded(why, 400)
+            self._noted[key] = why
 
     def control(self, control: Control) -> None:
         self._put(RunKeys(control.run_id).control, control.to_json().encode(), JSON)

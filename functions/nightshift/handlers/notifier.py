@@ -139,7 +139,8 @@ def stage_event(event: Mapping[str, Any]) -> StageEvent:
         return parse(event=dict(event), model=StageChanged).detail
     except ValidationError as error:
         fields = sorted({".".join(map(str, one["loc"])) for one in error.errors()})
-        raise BadStageEvent(run_id, f"wrong fields: {', '.join(fields)[:500]}") from None
+        newer = " (of a newer contract than this function knows)" if "detail.version" in fields else ""
+        raise BadStageEvent(run_id, f"wrong fields: {', '.join(fields)[:500]}{newer}") from None
 
 
 @logger.inject_lambda_context(clear_state=True)
