@@ -35,12 +35,14 @@ class Stack:
 
     Entering returns when a run could be asked for. Leaving ends every process, and ``left_over`` then names those that
     were found running after their end (there should be none). Logs are copied to ``logs_to``, where given;
-    ``settings`` are fields of the configuration that are to be other than usual.
+    ``settings`` are fields of the configuration that are to be other than usual; memory need not be measured.
     """
 
-    def __init__(self, say: Callable[[str], None], logs_to: Path | None = None, **settings: object) -> None:
+    def __init__(
+        self, say: Callable[[str], None], logs_to: Path | None = None, measures_memory: bool = True, **settings: object
+    ) -> None:
         self._say = say
-        self._logs_to = logs_to
+        self._logs_to, self._measures_memory = logs_to, measures_memory
         self._exit = ExitStack()
         self.config: StackConfig = new_config(new_state_dir()).model_copy(update=settings)
         self.supervisor = Supervisor(self.config.log_dir)
@@ -80,7 +82,8 @@ class Stack:
             self.supervisor.start(name, [str(config.pod_python), "-m", f"local.{name}", str(config_path)])
             for name in ("cloud", "kube")
         ]
-        self._exit.enter_context(self.memory)
+        if self._measures_memory:
+            self._exit.enter_context(self.memory)
         for child in children:
             self.supervisor.wait_ready(child, _READY_SECONDS)
         self._say(f"cloud and kubernetes are up; deploying {TEMPLATE.name}")

@@ -54,7 +54,7 @@ class Stage:
             self._count += 1
             self._exit = ExitStack()
             say, logs = lambda text: self._screen.line("stack", text), self._out / f"logs-{self._count}"
-            self.stack = Stack(say, logs, schedule_speed=SCHEDULE_SPEED)
+            self.stack = Stack(say, logs, measures_memory=False, schedule_speed=SCHEDULE_SPEED)
             self._exit.enter_context(self.stack)
             self._drivers = self._exit.enter_context(DriverWatch(self.stack.supervisor.note))
         return self.stack, self._drivers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,8 @@ from local.proctree import Process
 from local.story.recovery import started_at
 
 SAMPLE_SECONDS = 0.25
-_COMMAND_LIMIT = 2_000
+NOTE_EVERY = 8
+_COMMAND_LIMIT, _YOUNG_SECONDS = 2_000, 2.0
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,15 @@ def overlaps(drivers: Iterable[Driver]) -> list[Overlap]:
 
 
 class DriverWatch:
-    """Samples the process table four times a second; use as a context manager."""
+    """Samples the process table four times a second; use as a context manager.
+
+    ``processes`` names the stack's own: it is asked only when something that looks like a driver appears, and every two
+    seconds, so that what lives shortly is known at the end too. Two cores are shared with what is being measured.
+    """
 
     def __init__(self, processes: Callable[[], Sequence[Process]]) -> None:
         self._processes = processes
-        self._others: set[tuple[int, int]] = set()
+        self._others: set[int] = set()
         self._drivers: dict[tuple[int, int], Driver] = {}
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="drivers", daemon=True)
@@ -92,28 +98,34 @@ class DriverWatch:
         return [one for identity, one in mine if _lives(identity)]
 
     def sample(self) -> None:
-        """Look once."""
-        processes, now = self._processes(), time.time()
+        """Look once: at known drivers, and at processes that were not there before."""
+        now, there = time.time(), {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 - often
         with self._lock:
-            for process in processes:
-                if process.identity not in self._others:
-                    self._see(process, now)
+            for identity, one in list(self._drivers.items()):
+                if _lives(identity):
+                    self._drivers[identity] = replace(one, seen=now)
+            self._others &= there
+            for pid in there - self._others - {one.pid for one in self._drivers.values() if one.seen == now}:
+                self._see(pid, now)
 
-    def _see(self, process: Process, now: float) -> None:
+    def _see(self, pid: int, now: float) -> None:
         """A process's command may change once, by exec, soon after its start."""
-        known = self._drivers.get(process.identity)
-        if known is not None:
-            self._drivers[process.identity] = replace(known, seen=now)
+        process = proctree.look_up(pid)
+        if process is None or process.identity in self._drivers:
             return
-        found = driver_of(proctree.command_line(process.pid, _COMMAND_LIMIT))
-        if found is not None:
-            self._drivers[process.identity] = Driver(*found, process.pid, started_at(process), now)
-        elif now - started_at(process) > 1.0:
-            self._others.add(process.identity)
+        found = driver_of(proctree.command_line(pid, _COMMAND_LIMIT))
+        if found is not None and process.identity in {one.identity for one in self._processes()}:
+            self._drivers[process.identity] = Driver(*found, pid, started_at(process), now)
+        elif found is not None or now - started_at(process) > _YOUNG_SECONDS:
+            self._others.add(pid)
 
     def _run(self) -> None:
+        number = 0
         while not self._stop.wait(SAMPLE_SECONDS):
             self.sample()
+            number += 1
+            if number % NOTE_EVERY == 0:
+                self._processes()
 
 
 def _lives(identity: tuple[int, int]) -> bool:
