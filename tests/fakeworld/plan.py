@@ -37,7 +37,7 @@ def prepared(seed: int) -> tuple[World, bool]:
     world.people.answers = plan.choice(tuple(Answers))
     if plan.random() < 0.12:  # successors: the bound of a parent's history is reached after a few turns
         world.bounds = Bounds(
-            looks=plan.choice((3, 20)), shift=timedelta(minutes=20), parent_events=plan.choice((300, 450))
+            looks=plan.choice((10, 30)), shift=timedelta(minutes=20), parent_events=plan.choice((300, 450))
         )
     runs = ["maze-1", *(_others(world, plan) if "queue" not in changes else ())]
     _nodes(world, plan)
@@ -102,7 +102,7 @@ def _job_faults(plan: random.Random) -> JobFaults:
 
 def _others(world: World, plan: random.Random) -> list[str]:
     """More runs for the same pool, some of them urgent."""
-    names = [f"maze-{n}" for n in range(2, 2 + plan.choice((0, 0, 0, 0, 0, 0, 1, 1, 2, 3)))]
+    names = [f"maze-{n}" for n in range(2, 2 + plan.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3)))]
     for name in names:
         priority = plan.choice(("normal", "urgent"))
         world.at(plan.uniform(0, 400), lambda n=name, p=priority: world.request(n, priority=p))  # type: ignore[misc]
