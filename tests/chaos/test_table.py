@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from local.chaos.evidence import Evidence, Hit
 from local.chaos.faults import FAULTS, chosen
 from local.chaos.table import COLUMNS, Row
+from local.config import REPOSITORY
 from tests.chaos.conftest import NOW, attempt, view
 
 AT = NOW.timestamp()
@@ -59,3 +61,16 @@ def test_names_are_unique_fit_into_a_run_id_and_choose(evidence: Make) -> None:
     assert 3 <= len(chosen([], fewer=True)) <= 4 < len(chosen([], fewer=False))
     with pytest.raises(ValueError, match="no fault is named nonsense"):
         chosen(["nonsense"], fewer=False)
+
+
+def test_the_table_for_the_documents_is_made_from_the_summaries_and_the_last_word_counts(evidence: Make) -> None:
+    markdown = runpy.run_path(str(REPOSITORY / "bench/faults.py"))["markdown"]
+    about = {"at": "2026-11-01T00:00:00+00:00", "machine": "2 cores", "seconds": 60.0, "seconds_of_others": 30.0}
+    bad = {**about, "faults": [row(evidence(), "two drivers lived").document()]}
+    good = {**about, "faults": [row(evidence()).document()]}
+    lines = markdown([bad, good]).splitlines()
+    assert lines[2] == (
+        "| a fault | succeeded, 2 attempts; node_replaced | node_health+outcome | 2.0 | 9.0 | 15.0 | 1 | ok |"
+    )
+    assert "| NOT OK: two drivers lived |" in markdown([bad])
+    assert lines[-1] == "2026-11-01, 2 cores: 1.0 minutes, other programs busy with 0.50 cores"
