@@ -277,7 +277,7 @@ MUTANTS = (
     Mutant("skip the fence", (LIVE, HOLDS), _skip_the_fence),
     Mutant("submit a second attempt when repeated", (LIVE,), _double_submit, hint=8),
     Mutant("ignore the floor", (FLOOR,), _ignore_the_floor, hint=2),
-    Mutant("sleep over a signal", (SIGNALS,), _sleep_over_a_signal, hint=38),
+    Mutant("sleep over a signal", (SIGNALS,), _sleep_over_a_signal, hint=91),
     Mutant("wake nobody", (SIGNALS,), _wake_nobody),
     Mutant("keep the old token", (SIGNALS,), _keep_the_old_token, hint=30),
     Mutant("no teardown", (CLUSTER,), _no_teardown),

@@ -58,7 +58,7 @@ def _asked_for(plan: random.Random) -> dict[str, Any]:
     changes: dict[str, Any] = {"recovery": {}}
     if plan.random() < 0.5:
         changes["recovery"] |= SMALLER
-    if plan.random() < 0.5:
+    if plan.random() < 0.7:
         changes["recovery"]["replace_nodes"] = True
     if plan.random() < 0.1:
         changes["queue"] = "team-queue"
@@ -113,7 +113,7 @@ def _nodes(world: World, plan: random.Random) -> None:
     fleet = world.fleet
     for number in range(plan.choice((0, 0, 1, 2))):
         fleet.nodes.append(Node(f"i-spare{number}", GPU))
-    if plan.random() < 0.06:
+    if plan.random() < 0.1:
         plan.choice([n for n in fleet.nodes if n.kind == GPU]).curse = plan.choice((0.3, 1.0))
     for _ in range(plan.choice((0, 0, 1, 1, 2, 3))):
         _kill_a_node(world, plan)
