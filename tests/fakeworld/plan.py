@@ -37,7 +37,7 @@ def prepared(seed: int) -> tuple[World, bool]:
     world.people.answers = plan.choice(tuple(Answers))
     if plan.random() < 0.12:  # successors: the bound of a parent's history is reached after a few turns
         world.bounds = Bounds(
-            looks=plan.choice((3, 20)), shift=timedelta(minutes=20), parent_events=plan.choice((300, 450))
+            looks=plan.choice((10, 30)), shift=timedelta(minutes=20), parent_events=plan.choice((300, 450))
         )
     runs = ["maze-1", *(_others(world, plan) if "queue" not in changes else ())]
     _nodes(world, plan)
@@ -58,7 +58,7 @@ def _asked_for(plan: random.Random) -> dict[str, Any]:
     changes: dict[str, Any] = {"recovery": {}}
     if plan.random() < 0.5:
         changes["recovery"] |= SMALLER
-    if plan.random() < 0.5:
+    if plan.random() < 0.7:
         changes["recovery"]["replace_nodes"] = True
     if plan.random() < 0.1:
         changes["queue"] = "team-queue"
@@ -102,7 +102,7 @@ def _job_faults(plan: random.Random) -> JobFaults:
 
 def _others(world: World, plan: random.Random) -> list[str]:
     """More runs for the same pool, some of them urgent."""
-    names = [f"maze-{n}" for n in range(2, 2 + plan.choice((0, 0, 0, 0, 0, 0, 1, 1, 2, 3)))]
+    names = [f"maze-{n}" for n in range(2, 2 + plan.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3)))]
     for name in names:
         priority = plan.choice(("normal", "urgent"))
         world.at(plan.uniform(0, 400), lambda n=name, p=priority: world.request(n, priority=p))  # type: ignore[misc]
@@ -113,7 +113,7 @@ def _nodes(world: World, plan: random.Random) -> None:
     fleet = world.fleet
     for number in range(plan.choice((0, 0, 1, 2))):
         fleet.nodes.append(Node(f"i-spare{number}", GPU))
-    if plan.random() < 0.06:
+    if plan.random() < 0.1:
         plan.choice([n for n in fleet.nodes if n.kind == GPU]).curse = plan.choice((0.3, 1.0))
     for _ in range(plan.choice((0, 0, 1, 1, 2, 3))):
         _kill_a_node(world, plan)

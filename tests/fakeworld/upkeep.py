@@ -23,7 +23,7 @@ class Upkeep:
     def __init__(self, world: World) -> None:
         self._world = world
         self._quiet_passes = 0
-        world.at(PERIOD, self._tick, background=True)
+        world.at(PERIOD, self._tick)  # the first pass always comes: what was asked for may not have begun at all
 
     def _tick(self) -> None:
         world = self._world

@@ -73,3 +73,12 @@ def refuses(world: World, caplog: pytest.LogCaptureFixture) -> Callable[[str], N
 
 def lay(world: World, key: str, body: Any) -> None:
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=body if isinstance(body, bytes) else str(body).encode())
+
+
+@pytest.fixture(autouse=True)
+def no_metrics_are_left() -> Iterator[None]:
+    """A handler that raised keeps its metrics for the process's next one; here that would be another test's."""
+    yield
+    from nightshift.handlers.observability import metrics
+
+    metrics.clear_metrics()

@@ -47,7 +47,7 @@ def about(event: dict[str, Any], **detail: Any) -> dict[str, Any]:
 def test_no_event_breaks_the_receiver_of_signals(world: World, event: dict[str, Any]) -> None:
     running(world)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.one_of(mutated(event), VALUES))
     def received(found: Any) -> None:
         assert receive(world.ports, found) in ([], ["maze-1"])
@@ -121,7 +121,7 @@ def test_a_request_for_a_newer_contract_is_refused_as_such(world: World) -> None
 def test_no_start_request_breaks_the_intake(world: World) -> None:
     """Refused by field, or a run whose spec can be read back; never an error that Lambda repeats."""
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(mutated(spec_json()))
     def asked(raw: dict[str, Any]) -> None:
         found = request_run(world.ports, Deployment("hp", "ns"), raw, "team")
@@ -132,7 +132,7 @@ def test_no_start_request_breaks_the_intake(world: World) -> None:
     asked()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(mutated(spec_json()))
 def test_every_request_is_a_spec_that_can_be_written_and_read_or_a_list_of_fields(raw: dict[str, Any]) -> None:
     found = check_spec(raw)

@@ -55,7 +55,7 @@ class Store:
         return {key: "" for key in self.objects if key.startswith(prefix)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(stored(json.loads(STOP.to_json())))
 def test_no_control_object_breaks_a_job_and_bad_ones_are_told_once(body: bytes) -> None:
     told: list[str] = []
@@ -101,7 +101,7 @@ def test_only_the_attempt_before_says_what_it_carried_out(body: str, acknowledge
     assert _acknowledged_before(Store(**{KEYS.progress(1): body.encode()}), KEYS, 2) == acknowledged
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(stored(json.loads(spec().model_dump_json())))
 def test_a_spec_that_cannot_be_used_is_bad_configuration_by_name(body: bytes) -> None:
     try:
@@ -110,7 +110,7 @@ def test_a_spec_that_cannot_be_used_is_bad_configuration_by_name(body: bytes) ->
         assert "spec.json" in str(refused) and len(str(refused)) < 1_200
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(stored(json.loads(summary(20, 30).to_json())))
 def test_a_curve_is_drawn_from_summaries_that_say_what_their_keys_say(body: bytes) -> None:
     good, key = KEYS.eval_summary(1, 10, EvalSet.FIXED), KEYS.eval_summary(1, 20, EvalSet.FIXED)
@@ -157,7 +157,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_bytes_in_a_checkpoints_file_break_the_check(saved: SharedPaths, name: str, data: st.DataObject) -> None:
     path = saved.checkpoint(8).joinpath(*FILES[name])

@@ -94,7 +94,7 @@ def test_a_job_whose_log_goes_on_behind_a_bad_progress_is_left_alone(world: Worl
     lay(world, PROGRESS, b"garbage")
     lines = iter(range(100))
     world.jobs.logs = lambda _: f"line {next(lines)}"  # type: ignore[method-assign]
-    for minute in range(40):
+    for minute in range(25):
         assert world.look(Awaiting.ATTEMPT, f"token-{minute}") is None
         world.later(60)
     assert world.run().state is RunState.RUNNING
@@ -176,7 +176,7 @@ def test_no_bytes_at_a_key_break_a_look(world: World, key: str) -> None:
     }[key]  # fmt: skip
     world.jobs.states["maze-1-a1"] = FAILED if key in (SUMMARY, EXPORT) else JobView(JobState.RUNNING)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(stored(json.loads(valid.to_json())))
     def judged(body: bytes) -> None:
         lay(world, key, body)

@@ -9,7 +9,7 @@ from nightshift.core.causes import EndCause
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.decisions.common import hold_or_nap, unanswered, waited
 from nightshift.core.observation import Observation
-from nightshift.core.queueing import Standing, is_overdue, is_stuck, said, since_admission, standing
+from nightshift.core.queueing import STUCK, Standing, is_overdue, is_stuck, said, since_admission, standing
 from nightshift.core.run import Run
 
 
@@ -49,10 +49,12 @@ def _queued(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisi
     minutes, why = spec.budgets.node_wait_minutes, said(run, seen.cluster)
     stuck, overdue = is_stuck(run, now, minutes), is_overdue(run, now)
     refused_by_somebody = run.question is not None and run.question.given_up_by is not None
-    if stuck or overdue or refused_by_somebody:
+    # A succession begins the wait anew, and with it the time until it counts as stuck; the question's own end stands.
+    if stuck or overdue or refused_by_somebody or standing(seen.cluster) in STUCK:
         over = unanswered(run, now)
         if over is not None:
             return over
+    if stuck or overdue:
         why = f"for {minutes} minutes {why}" if stuck else f"for {waited(run, now).days} days {why}"
         return Decision(Verb.NAP, why, ask=EndCause.QUOTA_MISSING if run.question is None else None)
     return hold_or_nap(run, now, why)
