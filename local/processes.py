@@ -185,8 +185,9 @@ def _where(child: Child) -> str:
     return f"Its log, {child.log.name}, ends with:\n{tail}" if tail else f"Its log, {child.log.name}, is empty."
 
 
-class Interrupted(StackError):
-    """SIGTERM or SIGHUP was received."""
+class Interrupted(BaseException):
+    """SIGTERM or SIGHUP was received. Like KeyboardInterrupt no Exception: boto3 would take one for a failed call and
+    try again."""
 
 
 @contextmanager
