@@ -1,8 +1,8 @@
 """Time, Lambda and the bucket of the fake world.
 
 Gaps: an invocation that is overtaken goes on only after the one that overtook it has ended (interleavings nest); a
-function never starts cold; a sleep takes two seconds at least, so a held look observes that much less often; S3 is consistent and
-answers documents without parsing them again.
+function never starts cold; a sleep takes three seconds at least, so a held look observes that much less often; S3 is
+consistent and answers documents without parsing them again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nightshift.steps.ports import NotBelieved
 from tests.builders import NOW
 
 MAX_DEPTH = 6
-SHORTEST_SLEEP = 2.0
+SHORTEST_SLEEP = 3.0
 D = TypeVar("D", bound=Document)
 Failure = tuple[str, str]
 
@@ -121,7 +121,7 @@ class Loop:
     # functions --------------------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float) -> None:
-        """A short sleep takes two seconds here: a held look observes that much less often, and a world costs less."""
+        """A short sleep takes three seconds here: a held look observes that much less often, and a world costs less."""
         self.advance(max(seconds, SHORTEST_SLEEP))
         self._alive()
 

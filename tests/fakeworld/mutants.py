@@ -275,7 +275,7 @@ CLUSTER, LEASE, BREAKS = "no RayCluster is left", "no lease is left", "no step b
 
 MUTANTS = (
     Mutant("skip the fence", (LIVE, HOLDS), _skip_the_fence),
-    Mutant("submit a second attempt when repeated", (LIVE,), _double_submit, hint=8),
+    Mutant("submit a second attempt when repeated", (LIVE,), _double_submit, hint=9),
     Mutant("ignore the floor", (FLOOR,), _ignore_the_floor, hint=2),
     Mutant("sleep over a signal", (SIGNALS,), _sleep_over_a_signal, hint=91),
     Mutant("wake nobody", (SIGNALS,), _wake_nobody),

@@ -31,8 +31,9 @@ LATE = timedelta(minutes=50)
 LINE_MOVES = 60.0
 """Seconds that a look may have gone on since it saw who is first in line."""
 
-TURNS_OVER = 15
-"""Turns of a parent between the bound of its history and the next place where it may be told to start its successor."""
+TURNS_OVER = 30
+"""Turns of a parent between the bound of its history and the next place where it may be told to start its successor: a step
+that is tried again and again makes one each time."""
 
 
 class Violation(Exception):
@@ -57,6 +58,7 @@ class Watch:
         self._final: dict[str, RunState] = {}
         self._queued_at: dict[str, float] = {}
         self._leased_at: dict[str, float] = {}
+        self._open: list[Job] = []
         self._asked: dict[str, list[Question]] = defaultdict(list)
 
     def fail(self, name: str, what: str) -> None:
@@ -138,6 +140,7 @@ class Watch:
 
     def submitted(self, job: Job) -> None:
         world, now = self._world, self._world.time
+        self._open.append(job)
         if (job.id, job.head.name) in world.fleet.submits:
             self.fail("submitted once", f"{job.id} was submitted again")
         run = world.table.items[job.run_id].run
@@ -214,8 +217,9 @@ class Watch:
 
     def _jobs(self) -> None:
         world, live = self._world, dict[str, str]()
-        for job in world.fleet.jobs:
-            if not job.lives or job.frozen:
+        self._open = [job for job in self._open if job.lives]
+        for job in self._open:
+            if job.frozen:
                 continue
             if job.run_id in live:
                 self.fail("never two live attempts", f"{live[job.run_id]} and {job.id}")

@@ -225,7 +225,12 @@ class Driven:
         self.wake()
 
     def over(self, seconds: float = PATIENCE) -> Run:
-        return self.until(lambda run: run.state.is_final, seconds)
+        """Once the record is final and no execution is under way: the last states come after the last write."""
+        run, deadline = self.until(lambda run: run.state.is_final, seconds), time.monotonic() + seconds
+        while any(status == "RUNNING" for _, _, status in self.stack.executions("TrainingRunArn", f"{self.run_id}-r")):
+            assert time.monotonic() < deadline, f"{self.run_id}: an execution goes on"
+            time.sleep(0.1)
+        return run
 
     # what it left -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nightshift.contract import Manifest, Provenance
@@ -273,6 +273,7 @@ def test_a_card_for_an_adapter_that_was_not_published_is_an_error() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(manifests(least=1), PROVENANCES)
+@example(manifest(adapters={"best": 1}), provenance(model="```"))
 def test_a_card_stays_a_card_whatever_comes_in(one: Manifest, origin: Provenance) -> None:
     name = next(iter(one.adapters))
     card = model_card(one, origin, name)

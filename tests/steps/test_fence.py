@@ -153,7 +153,7 @@ def test_a_later_look_in_charge_keeps_an_older_one_from_beginning_a_level(world:
     assert (world.run().fence_level, world.clusters.doomed) == (0, [])
 
 
-def test_everything_that_can_be_had_is_kept_before_the_fence_and_again_before_the_teardown(world: World) -> None:
+def test_everything_that_can_be_had_is_kept_before_the_fence_and_is_left_alone_by_the_teardown(world: World) -> None:
     fencing(world)
     first = kept(world)
     assert set(first) == FILES
@@ -163,7 +163,8 @@ def test_everything_that_can_be_had_is_kept_before_the_fence_and_again_before_th
     world.jobs.logs = lambda _: "a later log"  # type: ignore[method-assign]
     world.runs.update(world.run(), verdict=RunState.FAILED, state=RunState.PUBLISHING)
     teardown(world.ports, step("teardown"))
-    assert kept(world)["driver.log"] == b"a later log"
+    assert kept(world) == first, "a manifest says by now what these files hold"
+    assert not world.clusters.view(world.run().raycluster).exists
 
 
 def test_a_part_that_cannot_be_had_says_why_costs_no_other_part_and_replaces_nothing_older(world: World) -> None:
@@ -192,7 +193,7 @@ def test_a_slow_part_holds_a_recovery_up_for_the_hurried_seconds_and_breaks_noth
     fencing(world)
     monkeypatch.setattr(diagnostics, "HURRIED_SECONDS", 0.3)
     ports = replace(world.ports, together=at_once, remaining=lambda: 50.0)
-    world.jobs.infra_logs = lambda _: time.sleep(2) or "late"  # type: ignore[method-assign,func-returns-value]
+    world.jobs.infra_logs = lambda _: time.sleep(1.5) or "late"  # type: ignore[method-assign,func-returns-value]
 
     def breaks(*_: Any) -> Any:
         raise ClientError({"Error": {"Code": "SlowDown", "Message": "slow down"}}, "PutObject")
@@ -207,6 +208,8 @@ def test_a_slow_part_holds_a_recovery_up_for_the_hurried_seconds_and_breaks_noth
     assert found["infra.log"] == b"missing: it took longer than 1.0 s"
     assert "SlowDown" in json.loads(found["pods.json"])["missing"]
     assert HURRIED_SECONDS <= 3
+    time.sleep(1)
+    assert kept(world) == found, "what comes too late is dropped: a manifest may say by now what these files hold"
 
 
 @given(st.text(max_size=300))

@@ -115,7 +115,7 @@ def _use(provenance: Provenance, name: str) -> str:
     folder = f"adapters/{clean(name)}"
     return (
         "```python\nfrom peft import PeftModel\n\n"
-        f"# base_model: {clean(base_model(provenance.model))}\n"
+        f"# base_model: {clean(base_model(provenance.model)).replace('`', 'ʼ')}\n"
         f"model = PeftModel.from_pretrained(base_model, {folder!r})\n```\n\n"
         "Ray Serve loads it by name when `dynamic_lora_loading_path` is the folder above this one."
     )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import Event
 from typing import Any
 
 from nightshift.contract.layout import RunKeys
@@ -39,14 +40,19 @@ TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
 def save_diagnostics(ports: Ports, run: Run, attempt: Attempt, hurried: bool = False) -> None:
     """Gather and store everything, within ``HURRIED_SECONDS`` or ``PATIENT_SECONDS`` and never longer than the invocation
-    allows. Raises nothing. What an earlier call has stored is replaced by something newer, never by a sentence."""
+    allows. Raises nothing. What an earlier call has stored is replaced by something newer, never by a sentence.
+
+    Called where an attempt ends, which is before anything is published: a part that comes too late is dropped, since a
+    manifest may by then have said what these files hold."""
     seconds = min(HURRIED_SECONDS if hurried else PATIENT_SECONDS, ports.remaining() - RESERVE_SECONDS)
     seconds = max(1.0, seconds)
     folder = RunKeys(run.run_id).diagnostics(attempt.n)
-    parts = _parts(ports, run, attempt, seconds)
+    parts, over = _parts(ports, run, attempt, seconds), Event()
 
     def store(name: str) -> None:
-        ports.artifacts.put(run.run_id, f"{folder}{name}", parts[name]().encode(), _kind(name))
+        text = parts[name]()
+        if not over.is_set():
+            ports.artifacts.put(run.run_id, f"{folder}{name}", text.encode(), _kind(name))
 
     def say(name: str, why: str) -> None:
         if ports.artifacts.read_small(f"{folder}{name}") is None:
@@ -54,14 +60,8 @@ def save_diagnostics(ports: Ports, run: Run, attempt: Attempt, hurried: bool = F
             ports.artifacts.put(run.run_id, f"{folder}{name}", said.encode(), _kind(name))
 
     missing = ports.together({name: partial(store, name) for name in parts}, seconds)
+    over.set()
     ports.together({name: partial(say, name, why) for name, why in missing.items()}, LAST_SECONDS)
-
-
-def save_last(ports: Ports, run: Run) -> None:
-    """The same for the run's last attempt, before its RayCluster is deleted."""
-    attempts = ports.runs.attempts(run.run_id)
-    if attempts:
-        save_diagnostics(ports, run, attempts[-1])
 
 
 def _parts(ports: Ports, run: Run, attempt: Attempt, seconds: float) -> dict[str, Callable[[], str]]:

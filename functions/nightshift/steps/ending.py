@@ -12,7 +12,7 @@ from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
 from nightshift.core.run import Run, RunState, Signal, SignalKind
 from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, next_shift, results_of
-from nightshift.steps.diagnostics import save_last
+from nightshift.steps.diagnostics import save_diagnostics
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
 from nightshift.steps.signals import wake
@@ -42,6 +42,7 @@ def abandon(ports: Ports, request: StepRequest) -> Reply:
 def _end_open_attempt(ports: Ports, run: Run, why: str) -> None:
     attempts = ports.runs.attempts(run.run_id)
     if attempts and attempts[-1].ended_at is None:
+        save_diagnostics(ports, run, attempts[-1])
         ended = {
             "ended_at": ports.now(),
             "end_cause": EndCause.CONTROLLER_FAULT,
@@ -65,10 +66,10 @@ def told(cause: str) -> str:
 
 
 def teardown(ports: Ports, request: StepRequest) -> Reply:
-    """Delete the RayCluster and everything on it."""
+    """Delete the RayCluster and everything on it. What it knew of its attempts was kept when each of them ended: nothing is
+    written below a manifest."""
     run = ports.runs.load(request.run_id, request.k)
     run = ports.runs.update(run, state=RunState.TEARDOWN, waiting_since=ports.now(), **next_shift(run))
-    save_last(ports, run)
     ports.clusters.delete(run.raycluster)
     audit(ports, run.run_id, "step", "RayCluster deleted", detail=run.raycluster)
     return Reply(decision="ready", shift=str(run.shift_seq))
@@ -170,7 +171,6 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
             sentence=bounded(f"{POLICIES[EndCause.CONTROLLER_FAULT].sentence} ({why})", 900),
         )
     audit(ports, run_id, "finisher", "takes over", detail=why)
-    save_last(ports, run)
     _end_open_attempt(ports, run, why)
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
