@@ -12,6 +12,8 @@ import re
 import shutil
 import struct
 import zipfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +29,8 @@ _RANK_FILE: Final = re.compile(r"^model_world_size_(\d+)_rank_(\d+)\.pt$")
 _MAX_JSON: Final = 10_000_000
 """Bytes of the largest configuration or safetensors header that is read."""
 _MAX_POINTER: Final = 100
+READERS: Final = 8
+"""Files that are read at once."""
 
 
 def part_file(part: str, world_size: int = 1, rank: int = 0) -> str:
@@ -78,13 +82,32 @@ def problems_of_files(folder: Path) -> list[str]:
     Archives are checked against their own CRCs, so that nothing is loaded into memory. Raises StorageUnreachable where
     the storage, not the file, is at fault.
     """
+    return problems_in(folder, expected_files(folder))
+
+
+def expected_files(folder: Path) -> list[Path]:
+    """What a whole checkpoint of as many ranks as its files' names say consists of."""
     policy = folder / "policy"
     expected = [folder / "trainer_state.pt", folder / "data.pt", policy / "fsdp_config.json"]
     expected += [policy / "huggingface" / "config.json", *(policy / "lora_adapter" / name for name in ADAPTER_FILES)]
     world = world_size_of(folder)
-    expected += [policy / part_file(part, world, rank) for part in PARTS for rank in range(world)]
-    found = [(path, _problem_of(path)) for path in expected]
-    return [f"{path.relative_to(folder)}: {problem}" for path, problem in found if problem]
+    return expected + [policy / part_file(part, world, rank) for part in PARTS for rank in range(world)]
+
+
+def problems_in(folder: Path, files: Sequence[Path]) -> list[str]:
+    """The same of some of its files. What a file's size, header or central directory tells comes first: where that is wrong
+    with one, none is read to its last byte. Several are read at once: one alone does not fill a parallel filesystem."""
+    archives = [path for path in files if path.suffix == ".pt"]
+    with ThreadPoolExecutor(READERS) as pool:
+        for paths, problem_of in ((files, _problem_of), (archives, _problem_of_content)):
+            found = [
+                f"{path.relative_to(folder)}: {problem}"
+                for path, problem in zip(paths, pool.map(problem_of, paths), strict=True)
+                if problem
+            ]
+            if found:
+                return found
+    return []
 
 
 def world_size_of(folder: Path) -> int:
@@ -98,13 +121,20 @@ def world_size_of(folder: Path) -> int:
 
 
 def _problem_of(path: Path) -> str | None:
-    """Whatever the bytes are, the answer is a problem or none; only a storage that does not give them raises."""
+    """Read no further than to what says how much there must be. Whatever the bytes are, the answer is a problem or none; only
+    a storage that does not give them raises."""
+    checks = {".pt": _problem_of_directory, ".safetensors": _problem_of_safetensors}
+    return _answer(path, checks.get(path.suffix, _problem_of_json))
+
+
+def _problem_of_content(path: Path) -> str | None:
+    """An archive against its own CRCs."""
+    return _answer(path, _problem_of_crcs)
+
+
+def _answer(path: Path, check: Callable[[Path], str | None]) -> str | None:
     try:
-        if path.suffix == ".pt":
-            return _problem_of_archive(path)
-        if path.suffix == ".safetensors":
-            return _problem_of_safetensors(path)
-        return _problem_of_json(path)
+        return check(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return "missing"
     except OSError as error:
@@ -121,10 +151,19 @@ def _problem_of_json(path: Path) -> str | None:
     return None if isinstance(json.loads(path.read_bytes()), dict) else "not a JSON object"
 
 
-def _problem_of_archive(path: Path) -> str | None:
+def _problem_of_directory(path: Path) -> str | None:
+    return _problem_of_archive(path, lambda archive: None)
+
+
+def _problem_of_crcs(path: Path) -> str | None:
+    return _problem_of_archive(path, zipfile.ZipFile.testzip)
+
+
+def _problem_of_archive(path: Path, test: Callable[[zipfile.ZipFile], str | None]) -> str | None:
+    """``test`` answers the name of an entry that is broken."""
     try:
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
+            broken = test(archive)
         return f"{broken} has another checksum than was written" if broken else None
     except OSError:
         raise

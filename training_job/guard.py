@@ -1,8 +1,9 @@
 """The guard: checks and repairs checkpoints before the trainer starts, so that ``resume_mode=latest`` does right.
 
 SkyRL restarts silently at step 0 without a pointer, and fails for ever on an empty pointer or a broken folder. The
-guard reads every file of the newest checkpoints, moves broken ones aside (it deletes nothing), makes the pointer name
-the newest whole one, and refuses to start below what was saved before unless that is proven to be broken.
+guard looks at every file of the newest checkpoints, moves broken ones aside (it deletes nothing), makes the pointer name
+the newest whole one, and refuses to start below what was saved before unless that is proven to be broken. Files that are
+as they were recorded when they were last read whole are not read again (``records``), unless there is reason to doubt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nightshift.contract import GuardReport, SharedPaths
+from nightshift.contract import GuardReport, Outcome, OutcomeCause, Phase, Progress, RunKeys, SharedPaths
+from nightshift.contract.reading import Unreadable
 from training_job.checkpoints import (
     Pointer,
     problems_of_files,
@@ -22,6 +24,8 @@ from training_job.checkpoints import (
     write_pointer,
 )
 from training_job.errors import BadConfiguration, CheckpointUnusable, StorageUnreachable
+from training_job.records import problems_by_record
+from training_job.store import ObjectStore, read
 
 Check = Callable[[Path, int], list[str]]
 """(folder, step) -> what is wrong with a checkpoint."""
@@ -37,8 +41,30 @@ class _Findings:
 
 
 def files_only(folder: Path, step: int) -> list[str]:
-    """The check that needs no trainer: every file is there and whole."""
+    """The check that needs no trainer: every file is there and whole; what is as it was recorded is not read again."""
+    return problems_by_record(folder)
+
+
+def every_byte(folder: Path, step: int) -> list[str]:
+    """The same without believing any record."""
     return problems_of_files(folder)
+
+
+def check_for(store: ObjectStore, keys: RunKeys, attempt: int) -> Check:
+    """Every byte is read where the attempt before ended for its checkpoint, or came no further than from its guard to its
+    first phase: it may have failed at what a comparison with a record cannot see."""
+    if attempt == 1:
+        return files_only
+    try:
+        ended, before = (
+            read(store, Outcome, keys.outcome(attempt - 1)),
+            read(store, Progress, keys.progress(attempt - 1)),
+        )
+    except Unreadable:
+        return every_byte
+    unusable = ended is not None and ended.cause is OutcomeCause.CHECKPOINT_UNUSABLE
+    not_begun = before is not None and before.guard is not None and before.phase is Phase.SETUP
+    return every_byte if unusable or not_begun else files_only
 
 
 def guard(

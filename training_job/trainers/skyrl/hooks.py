@@ -73,6 +73,7 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
         """A step counts as saved once its files were looked at again. A request of the controller is carried out here,
         where the step is complete but for its eval."""
         self._results.enter(Phase.CHECKPOINT)
+        self._results.saving(self.global_step)
         folder: str = super().save_checkpoints()
         self._results.saved(self.global_step)
         self._saved_step = self.global_step
@@ -80,6 +81,16 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
         if control is not None:
             self._carry_out(control)
         return folder
+
+    def load_checkpoints(self) -> tuple[int, str]:
+        try:
+            found: tuple[int, str] = super().load_checkpoints()
+        except Exception as error:
+            why = self._results.not_loaded(error)
+            if why is error:
+                raise
+            raise why from error
+        return found
 
     def _carry_out(self, control: Control) -> None:
         if wants_stop(control):

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from nightshift.contract import Control, EvalSet, EvalSummary, OutcomeCause, Phase
 from training_job.checkpoints import problems_of_files
-from training_job.errors import CheckpointUnusable
+from training_job.errors import CheckpointUnusable, StorageUnreachable, classify
 from training_job.evals import curve_of, publish_eval, published_summaries
 from training_job.exports import adopt_export, publish_export
+from training_job.guard import every_byte, repair
 from training_job.job import Ended, Job
 from training_job.progress import wants_stop
+from training_job.records import drop_record, keep_record
 from training_job.trainers.skyrl.datasets import source_of
 from training_job.trainers.skyrl.evalrows import read_dump, summary_of
 
@@ -63,14 +65,36 @@ class Results:
             return None
         return Ended(OutcomeCause.STOPPED_ON_REQUEST, f"stopped at step {step} on request: {control.reason}")
 
+    def saving(self, step: int) -> None:
+        """Before SkyRL writes: whatever lies there of an earlier save of the step is no whole checkpoint from now on."""
+        drop_record(self._job.paths.checkpoint(step))
+
     def saved(self, step: int) -> None:
-        """Raises CheckpointUnusable where what was just written is not whole: it must not become the floor."""
+        """Raises CheckpointUnusable where what was just written is not whole: it must not become the floor. What is whole
+        is recorded as such, so that the next start need not read it again."""
         folder = self._job.paths.checkpoint(step)
         with self._job.watch.measure("checkpoint: look again"):
             problems = self._problems(folder)
         if problems:
             raise CheckpointUnusable(f"{folder} was just saved and is not whole: {'; '.join(problems[:5])}")
+        with self._job.watch.measure("checkpoint: record"):
+            keep_record(folder)
         self._job.reporter.report(saved_step=step)
+
+    def not_loaded(self, error: Exception) -> Exception:
+        """What ends the attempt after SkyRL could not load its checkpoint: ``error``, unless every byte says that the
+        checkpoint is broken after all. Then it is moved aside, and the next attempt begins at the one before."""
+        job, step = self._job, self.resumed_step
+        if not step or classify(error).outcome is not OutcomeCause.CODE_ERROR:
+            return error
+        job.say(f"SkyRL cannot load step {step} ({type(error).__name__}): every byte of it is read now")
+        report = repair(job.paths, job.floor, job.attempt, every_byte)
+        if not report.quarantined:
+            return error
+        return StorageUnreachable(
+            f"step {step} was whole after its save and is not any more: {'; '.join(report.notes[:3])}; it was moved aside, "
+            f"and the newest whole checkpoint is {report.resumed_step}"
+        )
 
     def exported(self, step: int) -> None:
         job = self._job

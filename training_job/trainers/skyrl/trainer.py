@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nightshift.contract import EvalSet, OutcomeCause
+from nightshift.contract import EvalSet, OutcomeCause, RunKeys
 from training_job.errors import BadConfiguration
-from training_job.guard import repair
+from training_job.guard import check_for, repair
 from training_job.job import Ended, Job
 from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_impossible_target
 from training_job.sources import find_model
@@ -94,7 +94,8 @@ class SkyRLTrainer:
 
     def _guard(self) -> int:
         job = self.job
-        return job.begin(repair(job.paths, job.floor, job.attempt), world_size=job.spec.topology.gpus)
+        check = check_for(job.store, RunKeys(job.spec.run_id), job.attempt)
+        return job.begin(repair(job.paths, job.floor, job.attempt, check), world_size=job.spec.topology.gpus)
 
     def _connect(self, cfg: Any) -> None:
         from skyrl.train.utils.utils import initialize_ray
