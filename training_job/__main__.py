@@ -1,5 +1,5 @@
 """Command line: ``run`` is the Ray job's entrypoint, ``verify`` checks a publication in a fresh process, ``plan`` says
-what a spec means."""
+what a spec means, ``doctor`` whether a run can work where it is started."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def _at_least(low: int) -> Callable[[str], int]:
     return number
 
 
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(f"{value} is no size")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     """The commands and their arguments."""
     top = _Parser(prog="training_job", description=__doc__)
@@ -42,6 +49,16 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
     plan.add_argument("--train-rows", type=_at_least(1), help="rows of the training set, where it is a parquet file")
     plan.add_argument("--model", type=Path, help="a folder with the base model's config.json, for the memory estimate")
+    doctor = commands.add_parser("doctor", help="whether a run can work here, and what to fix; starts nothing")
+    doctor.add_argument("--bucket", help="the bucket of the runs: written to, read back, and compared with the clock")
+    doctor.add_argument("--spec", type=Path, help="a run spec: how many checkpoints must fit")
+    doctor.add_argument("--shared", type=Path, help="the shared mount, where it is not the job's own")
+    doctor.add_argument("--gpus", type=_at_least(0), help="GPUs that this node must have")
+    doctor.add_argument(
+        "--checkpoint-gb", type=_positive, default=35.0, help="a checkpoint's size, where none is there"
+    )
+    doctor.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of checks, with commas")
+    doctor.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     for command in (run, verify):
         command.add_argument("--bucket", required=True)
         command.add_argument("--run-id", required=True)
@@ -61,6 +78,11 @@ def main(arguments: list[str] | None = None) -> int:
         from training_job.plan import main as plan
 
         return plan(args.spec, args.train_rows, args.model)
+    if args.command == "doctor":
+        from training_job.doctor.command import Wishes, doctor
+
+        wishes = Wishes(args.bucket, None, args.shared, args.gpus, args.checkpoint_gb, args.only)
+        return doctor(wishes, args.spec, args.json)
     from training_job.run import run
 
     return run(args.bucket, args.run_id, args.attempt, args.floor, args.smaller)

@@ -18,6 +18,7 @@ from nightshift.contract.reading import Unreadable
 from nightshift.contract.smaller import FIELD, with_smaller_values
 from nightshift.contract.spec import Trainer
 from training_job.clock import Stopwatch, process_age
+from training_job.doctor.software import hold_ray_version
 from training_job.errors import BadConfiguration, JobError, Terminated, classify
 from training_job.job import Ended, Job, Record, first_progress, outcome_of
 from training_job.progress import ProgressReporter, wants_stop
@@ -73,6 +74,7 @@ def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = Fals
     record = Record()
     on_sigterm()
     try:
+        hold_ray_version()
         with watch.measure("setup: spec"):
             acknowledged = _acknowledged_before(store, RunKeys(run_id), attempt)
             spec = spec_of_attempt(read_spec(store, run_id), smaller, record)

@@ -11,8 +11,11 @@ import yaml
 
 from nightshift.contract.events import Stage
 from nightshift.core.causes import POLICIES, Action, EndCause
+from nightshift.core.raycluster import Placement, raycluster_manifest
 from nightshift.core.run import RunState
+from tests.builders import spec
 from tests.deploy.repository import ROOT, resources, template, tool
+from training_job.__main__ import parser
 
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 DOCUMENTS = [
@@ -95,6 +98,25 @@ def test_the_rbac_group_is_the_one_that_the_access_entry_gives() -> None:
     assert list(subjects) == entry["KubernetesGroups"]
     rules = [rule for document in documents for rule in document.get("rules", [])]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}, "the group only reads"
+
+
+def test_the_doctors_job_asks_what_the_doctor_understands_where_a_run_would_be() -> None:
+    job = yaml.safe_load((ROOT / "docs/doctor.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["command"][:3] == ["python", "-m", "training_job"]
+    asked = parser().parse_args(container["command"][3:])
+    assert (asked.command, asked.gpus) == ("doctor", int(container["resources"]["limits"]["nvidia.com/gpu"]))
+
+    placement = Placement(namespace="n", service_account=pod["serviceAccountName"], shared_claim="c")
+    manifest = raycluster_manifest(spec(), "team", placement)
+    worker = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    assert container["env"] == worker["containers"][0]["env"]
+    assert worker["containers"][0]["volumeMounts"][0] in container["volumeMounts"]
+    defaults = {name: one.get("Default") for name, one in template()["Parameters"].items()}
+    assert job["metadata"]["namespace"] == defaults["Namespace"]
+    assert pod["serviceAccountName"] == defaults["ServiceAccountName"]
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == defaults["SharedClaimName"]
 
 
 def test_make_help_lists_every_command_that_the_texts_name() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from nightshift.core.raycluster import RAY_VERSION
+from nightshift.contract import versions
+from nightshift.core.raycluster import Placement, raycluster_manifest
+from tests.builders import spec
 from tests.deploy.repository import ROOT, tool
+from tests.deploy.test_documents import DOCUMENTS
 
 LOCKS = [
     "functions/requirements.txt",
@@ -34,18 +38,70 @@ def pins(path: str) -> dict[str, str]:
     return found
 
 
-def test_ray_has_one_version_in_the_client_the_job_the_image_and_the_manifest() -> None:
-    base = re.search(r"^ARG BASE=anyscale/ray:([\d.]+)-", DOCKERFILE, re.MULTILINE)
-    asserted = re.search(r"ray\.__version__ == '([\d.]+)'", DOCKERFILE)
-    assert base and asserted
-    named = {
-        pins("functions/requirements.txt")["ray"],
-        pins("training_job/requirements.txt")["ray"],
-        base[1],
-        asserted[1],
-        RAY_VERSION,
+def test_ray_is_one_version_in_the_client_the_job_the_image_and_the_manifest() -> None:
+    [base] = re.findall(r"^ARG BASE=(\S+)$", DOCKERFILE, re.MULTILINE)
+    manifest = raycluster_manifest(spec(), "team", Placement(namespace="n", service_account="s", shared_claim="c"))
+    groups = [manifest["spec"]["headGroupSpec"], *manifest["spec"]["workerGroupSpecs"]]
+    told = [one for group in groups for one in group["template"]["spec"]["containers"][0]["env"]]
+
+    assert pins("functions/requirements.txt")["ray"] == versions.RAY
+    assert pins("training_job/requirements.txt")["ray"] == versions.RAY
+    assert pins("tests/requirements-skyrl.txt")["ray"] == versions.RAY == versions.LOCKED["ray"]
+    assert base == versions.BASE_IMAGE and base.startswith(f"anyscale/ray:{versions.RAY}-")
+    assert manifest["spec"]["rayVersion"] == versions.RAY
+    assert told.count({"name": versions.RAY_ENV, "value": versions.RAY}) == len(groups) == 2
+
+
+def test_what_the_contract_tests_run_is_what_the_image_has() -> None:
+    tested = pins("tests/requirements-skyrl.txt")
+    assert {name: tested[name] for name in ("skyrl", "skyrl-gym", "ray", "transformers", "peft")} == {
+        name: versions.LOCKED[name] for name in ("skyrl", "skyrl-gym", "ray", "transformers", "peft")
     }
-    assert len(named) == 1
+
+
+def test_what_job_and_image_take_themselves_is_one_version() -> None:
+    job = pins("training_job/requirements.txt")
+    assert job["matplotlib"] == versions.ADDED["matplotlib"]
+    assert job["skyrl-gym"] == versions.LOCKED["skyrl-gym"]
+    assert job["safetensors"] == versions.LOCKED["safetensors"]
+
+
+def test_the_image_is_built_from_these_versions_and_no_others() -> None:
+    wanted = {"SKYRL_SHA": versions.SKYRL_SHA, "VISGYM_SHA": versions.VISGYM_SHA, "UV_VERSION": versions.UV}
+    wanted |= {"BASE": versions.BASE_IMAGE, "GIT_SHA": "unknown", "CREATED": "unknown", "EXTRA": '""'}
+    assert dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE)) == wanted
+    assert dict(re.findall(r"\b([a-z][\w-]*)==([\d.]+)", DOCKERFILE)) == dict(versions.ADDED)
+    for name in ("SKYRL_SHA", "VISGYM_SHA", "UV_VERSION"):
+        assert f"${{{name}}}" in DOCKERFILE
+    for name in (versions.SKYRL_SHA, versions.VISGYM_SHA):
+        assert re.fullmatch("[0-9a-f]{40}", name), "a tag can be moved"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_document_that_names_a_version_names_this_one(path: Path) -> None:
+    text = path.read_text()
+    one_of = {"ray": versions.RAY, "skyrl": versions.SKYRL, "vllm": versions.LOCKED["vllm"]}
+    for name, version in re.findall(r"(?i)\b(ray|skyrl|vllm)[`*]* (?:==)?`?(\d+\.\d+(?:\.\d+)?)\b", text):
+        assert one_of[name.lower()].startswith(version), f"{name} {version}"
+    for sha in re.findall(r"\b[0-9a-f]{40}\b", text):
+        assert sha in (versions.SKYRL_SHA, versions.VISGYM_SHA), sha
+    for base in re.findall(r"anyscale/ray:[\w.-]+", text):
+        assert base == versions.BASE_IMAGE
+
+
+def test_the_images_page_has_every_version_that_is_pinned() -> None:
+    text = (ROOT / "container/README.md").read_text()
+    for name, version in {**versions.LOCKED, **versions.ADDED}.items():
+        assert f"{name} {version}" in text, name
+    for one in (versions.SKYRL_SHA, versions.VISGYM_SHA, versions.BASE_IMAGE):
+        assert one in text
+
+
+def test_no_code_names_a_version_of_ray_or_a_commit_but_the_one_place() -> None:
+    here = ROOT / "functions/nightshift/contract/versions.py"
+    code = [one for folder in ("functions", "training_job", "cli", "local") for one in (ROOT / folder).rglob("*.py")]
+    named = re.compile("|".join(map(re.escape, (f'"{versions.RAY}"', versions.SKYRL_SHA, versions.VISGYM_SHA))))
+    assert [one.name for one in code if one != here and named.search(one.read_text())] == []
 
 
 def test_what_two_environments_share_has_one_version() -> None:
@@ -68,22 +124,6 @@ def test_a_function_carries_nothing_of_the_job_and_nothing_of_the_local_stack() 
     assert not {"torch", "transformers", "peft", "moto", "numpy", "awslambdaric"} & set(
         pins("functions/requirements.txt")
     )
-
-
-def test_the_image_takes_its_extra_packages_in_the_jobs_versions() -> None:
-    job = pins("training_job/requirements.txt")
-    [line] = re.findall(r"^RUN uv pip install --no-cache (boto3\S+ matplotlib\S+)$", DOCKERFILE, re.MULTILINE)
-    for one in line.split():
-        name, version = one.split("==")
-        assert job[name] == version
-
-
-@pytest.mark.parametrize("name", ["SKYRL_SHA", "VISGYM_SHA"])
-def test_the_image_pins_what_it_takes_from_repositories_by_commit(name: str) -> None:
-    sha = re.search(rf"^ARG {name}=([0-9a-f]{{40}})$", DOCKERFILE, re.MULTILINE)
-    assert sha
-    assert sha[1] in (ROOT / "container/README.md").read_text()
-    assert f"${{{name}}}" in DOCKERFILE
 
 
 def test_the_image_does_not_run_as_root() -> None:

@@ -13,9 +13,7 @@ from pydantic import Field
 from nightshift.contract.base import Model
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
 from nightshift.contract.spec import InstanceGroup, Priority, RunSpec
-
-RAY_VERSION = "2.56.0"
-"""Ray of the image, of the job client in the functions and of ``rayVersion``: one tested version."""
+from nightshift.contract.versions import RAY, RAY_ENV
 
 HEAD_RESOURCE = "head"
 """Custom Ray resource that only the head has: an entrypoint that asks for it never runs on a node that gets replaced."""
@@ -96,7 +94,7 @@ def raycluster_manifest(
             "annotations": {ENDPOINT_ANNOTATION: "true"},
         },
         "spec": {
-            "rayVersion": RAY_VERSION,
+            "rayVersion": RAY,
             # Kueue takes the suspension away when it admits; where no Kueue is, nothing starts beside somebody's quota.
             **({"suspend": True} if spec.queue is not None else {}),
             "headGroupSpec": {
@@ -157,7 +155,7 @@ def _pod(
                 {
                     "name": name,
                     "image": spec.image,
-                    "env": [{"name": SHARED_ENV, "value": SHARED_MOUNT}],
+                    "env": [{"name": SHARED_ENV, "value": SHARED_MOUNT}, {"name": RAY_ENV, "value": RAY}],
                     "resources": {"requests": requests, "limits": limits},
                     "volumeMounts": [{"name": "shared", "mountPath": SHARED_MOUNT}],
                 }
