@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard as HubCard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nightshift.contract import Manifest, Provenance
+from nightshift.contract import Manifest, Provenance, versions
 from nightshift.report import model_card, render_report
+from nightshift.report.card import Adapter
 from nightshift.report.style import DARK, LIGHT
 from nightshift.report.svg import curve_svg, kept_points, step_ticks
+from tests.builders import spec
 from tests.report.support import (
     ATTEMPT_LINES,
     ATTEMPTS,
@@ -262,8 +267,69 @@ def test_the_card_of_another_step_does_not_borrow_the_final_results() -> None:
     best = evaluated(63, step=40, attempt=2)
     card = model_card(manifest(best=best, adapters={"best": 40, "final": 50}), provenance(), "best")
 
-    assert "63 of 64" in card and "not evaluated on the hold-out" in card
-    assert "62 of 64" not in card and "462 of 500" not in card
+    results = card.partition("## Curve")[0]
+    assert "63 of 64" in results and "not evaluated on the hold-out" in results
+    assert "62 of 64" not in results and "462 of 500" not in card
+
+
+def test_the_hubs_own_reader_finds_the_base_the_licence_and_both_results() -> None:
+    card = HubCard(model_card(manifest(), provenance(), Adapter("final", licence="apache-2.0")))
+
+    assert (card.data.base_model, card.data.license) == ("owner/Model-VL-8B", "apache-2.0")
+    found = [(one.dataset_name, one.metric_type, one.metric_value) for one in card.data.eval_results]
+    assert found == [
+        ("tasks.mazes:Maze, fixed set, 64 items", "success_rate", 0.9688),
+        ("tasks.mazes:Maze, hold-out, 500 items", "success_rate", 0.924),
+    ]
+
+
+@pytest.mark.parametrize(
+    "source", ["/shared/models/mine", "s3://bucket/models/mine", "package://task/model", "hf://x@y"]
+)
+def test_a_base_model_that_the_hub_does_not_have_is_not_named_to_it(source: str) -> None:
+    card = model_card(manifest(), provenance(model=source), "final")
+
+    assert "base_model" not in front_matter(card)
+    assert f"BASE_MODEL is `{source.removeprefix('hf://').partition('@')[0]}`" in card
+
+
+@pytest.mark.parametrize(("licence", "told"), [("mit", "mit"), ("My own: terms\n- x", "other"), (None, None)])
+def test_the_licence_is_the_base_models_and_never_breaks_the_front_matter(
+    licence: str | None, told: str | None
+) -> None:
+    card = model_card(manifest(), provenance(), Adapter("final", licence=licence))
+
+    assert front_matter(card).get("license") == told
+    assert ("its files name none" in card) == (licence is None)
+
+
+def test_the_curve_of_a_long_run_is_a_short_table_with_the_adapters_own_step() -> None:
+    curve = [evaluated(i // 10, step=10 * i) for i in range(401)]
+    card = model_card(
+        manifest(curve=curve, attempts=[], adapters={"best": 3_770}), provenance(), Adapter("best", picture=True)
+    )
+
+    rows = re.findall(r"^\| \**([\d,]+)\** \| \d+ of 64", card, re.MULTILINE)
+    assert rows[0] == "0" and rows[-1] == "4,000" and "3,770" in rows and len(rows) <= 14
+    assert "| **3,770** |" in card and "](../../curve.png)" in card
+
+
+def test_what_is_typed_to_load_the_adapter_fits_its_rank_and_its_revision() -> None:
+    ranked = spec(model={"source": "hf://owner/Model-VL-8B@4f4f4f", "lora": {"rank": 33, "alpha": 66}})
+    card = model_card(manifest(), provenance(model="hf://owner/Model-VL-8B@4f4f4f"), "final", ranked)
+
+    [vllm] = re.findall(r"^vllm .*$", card, re.MULTILINE)
+    words = shlex.split(vllm)
+    assert words[words.index("--max-lora-rank") + 1] == "64" and words[words.index("--revision") + 1] == "4f4f4f"
+    assert "revision='4f4f4f'" in card and '"max_lora_rank": 64' in card
+    assert "s3://YOUR-BUCKET/runs/maze-demo/adapters" in card
+
+
+def test_what_the_weights_and_results_are_can_be_checked() -> None:
+    card = model_card(manifest(), provenance(), Adapter("final", weights_sha256="1f" * 32))
+
+    for part in ("1f" * 32, CURVE[-1].rows_sha256, versions.SKYRL_SHA, "cd" * 32, "ef" * 32):
+        assert part in card
 
 
 def test_a_card_for_an_adapter_that_was_not_published_is_an_error() -> None:
@@ -279,9 +345,13 @@ def test_a_card_stays_a_card_whatever_comes_in(one: Manifest, origin: Provenance
     card = model_card(one, origin, name)
     head = front_matter(card)
 
-    assert set(head) <= {"base_model", "library_name", "pipeline_tag", "tags", "model-index"}
+    assert set(head) <= {
+        "base_model", "base_model_relation", "license", "library_name", "pipeline_tag", "tags", "model-index",
+    }  # fmt: skip
     json.dumps(head)
-    headings = [line for line in card.splitlines() if line.startswith("#") and not line.startswith("# base_model")]
-    assert [line.split(" ")[0] for line in headings] == ["#", "##", "##", "##", "##"]
+    headings = [line for line in card.splitlines() if line.startswith("#") and not line.startswith("# then ask for")]
+    assert [line.split(" ")[0] for line in headings] == ["#", "##", "##", "##", "##", "##", "##"]
+    for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
+        ast.parse(code)
     prose = re.sub(r"```.*?```", "", card.split("---\n", 2)[2], flags=re.DOTALL)
     assert not re.search(r"(?<!\\)<", re.sub(r"`[^`\n]*`", "", prose))

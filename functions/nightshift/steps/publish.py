@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from nightshift.contract.job import FileDigest
+from nightshift.contract.job import ExportRecord, FileDigest
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.publication import Manifest, Provenance
 from nightshift.contract.reading import Unreadable, read_document
@@ -17,7 +17,7 @@ from nightshift.core.evidence import Results
 from nightshift.core.observation import JobState
 from nightshift.core.run import Attempt, Run, RunState
 from nightshift.core.versions import CONTROLLER_VERSION, SKYRL_VERSION
-from nightshift.report.card import model_card
+from nightshift.report.card import Adapter, model_card
 from nightshift.report.html import render_report
 from nightshift.steps.common import attempt_line, audit, gpu_hours_of, results_of
 from nightshift.steps.ports import Ports
@@ -46,7 +46,8 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
         copied = ports.artifacts.copy_export(export, keys.adapter(name))
         promised |= {key.removeprefix(keys.prefix): digest.sha256 for key, digest in copied.items()}
         promised.pop(f"{keys.adapter(name)}README.md".removeprefix(keys.prefix), None)  # the card takes its place
-        card = model_card(manifest, provenance, name, spec).encode()
+        facts = Adapter(name, _weights(export), picture=ports.artifacts.read_small(keys.curve_png) is not None)
+        card = model_card(manifest, provenance, facts, spec).encode()
         ports.artifacts.put(run.run_id, f"{keys.adapter(name)}README.md", card, "text/markdown; charset=utf-8")
     ports.artifacts.put(run.run_id, keys.provenance, provenance.to_json().encode(), "application/json")
     objects = _objects(ports, run)
@@ -64,6 +65,11 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
         detail=f"{len(complete.objects)} objects, adapters: {', '.join(adapters)}",
     )
     return Reply(decision="ready", shift=str(run.shift_seq))
+
+
+def _weights(export: ExportRecord) -> str | None:
+    found = export.files.get("adapter_model.safetensors")
+    return found.sha256 if found is not None else None
 
 
 def _promised_rows(keys: RunKeys, found: Results) -> dict[str, str]:
