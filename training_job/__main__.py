@@ -1,5 +1,5 @@
 """Command line: ``run`` is the Ray job's entrypoint, ``verify`` checks a publication in a fresh process, ``plan`` says
-what a spec means, ``doctor`` whether a run can work where it is started."""
+what a spec means, ``try`` plays an episode of its task, and ``doctor`` says whether a run can work where it is started."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
     plan.add_argument("--train-rows", type=_at_least(1), help="rows of the training set, where it is a parquet file")
     plan.add_argument("--model", type=Path, help="a folder with the base model's config.json, for the memory estimate")
+    trial = commands.add_parser("try", help="one episode of a task here, with replies of yours")
+    trial.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
+    trial.add_argument("--code", type=Path, help="a wheel or folder with the task's code, where it is not importable")
+    trial.add_argument("--item", type=_at_least(0), default=0, help="number of the eval item, from 0")
+    trial.add_argument("--row", help="the item's row as JSON, where the items are a parquet file")
+    trial.add_argument("--replies", type=Path, help="what to answer, a block a turn; a line of --- is between two")
     doctor = commands.add_parser("doctor", help="whether a run can work here, and what to fix; starts nothing")
     doctor.add_argument("--bucket", help="the bucket of the runs: written to, read back, and compared with the clock")
     doctor.add_argument("--spec", type=Path, help="a run spec: how many checkpoints must fit")
@@ -78,6 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
         from training_job.plan import main as plan
 
         return plan(args.spec, args.train_rows, args.model)
+    if args.command == "try":
+        from training_job.trial import main as trial
+
+        return trial(args.spec, args.item, args.replies, args.row, args.code)
     if args.command == "doctor":
         from training_job.doctor.command import Wishes, doctor
 

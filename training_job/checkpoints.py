@@ -186,6 +186,12 @@ def _problem_of_safetensors(path: Path) -> str | None:
     return None if ends and 8 + length + max(ends) == size else f"{size} bytes are not what its header says"
 
 
+def sizes_on_disk(paths: SharedPaths) -> list[int]:
+    """Bytes of each checkpoint that a run has."""
+    folders = [paths.checkpoint(step) for step in steps_on_disk(paths.ckpts)]
+    return [sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in folders]
+
+
 def prune(paths: SharedPaths, keep: int) -> list[int]:
     """Delete the oldest checkpoints beyond ``keep``, as SkyRL's max_ckpts_to_keep; returns their steps."""
     old = steps_on_disk(paths.ckpts)[:-keep]

@@ -6,22 +6,20 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
 
 from nightshift.contract import ExportRecord, RunKeys, RunSpec, SharedPaths
+from training_job.adapters import ADAPTER_CONFIG, check_export, hold_adapter
 from training_job.clock import now
-from training_job.errors import CheckpointUnusable
 from training_job.files import files_below, sync_tree
-from training_job.store import Uploader, digest_of
-
-ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-ADAPTER_CONFIG: Final = "adapter_config.json"
+from training_job.store import Uploader, digest_of_file
 
 
 def write_export(
     paths: SharedPaths, spec: RunSpec, step: int, base: Path, save_adapter: Callable[[Path], object]
 ) -> Path:
-    """``global_step_N/policy`` with the adapter, the base model's config.json and a README; whole or not at all."""
+    """``global_step_N/policy`` with the adapter, the base model's config.json and a README; whole or not at all.
+
+    Raises what ``hold_adapter`` does."""
     folder = paths.export(step)
     fresh = folder.with_name(".policy")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -30,6 +28,7 @@ def write_export(
     _point_to_source(fresh / ADAPTER_CONFIG, spec.model.source)
     shutil.copyfile(base / "config.json", fresh / "config.json")
     (fresh / "README.md").write_text(_readme(spec, step))
+    hold_adapter(fresh, spec.model, base)
     sync_tree(fresh)
     if folder.exists():
         shutil.rmtree(folder)
@@ -47,12 +46,15 @@ def _point_to_source(path: Path, source: str) -> None:
 
 
 def adopt_export(paths: SharedPaths, spec: RunSpec, step: int, base: Path) -> Path:
-    """An export that SkyRL has written in place: it names the base model as the spec does, and says what it is."""
+    """An export that SkyRL has written in place: it names the base model as the spec does, and says what it is.
+
+    Raises what ``hold_adapter`` does."""
     folder = paths.export(step)
     _point_to_source(folder / ADAPTER_CONFIG, spec.model.source)
     if not (folder / "config.json").is_file():
         shutil.copyfile(base / "config.json", folder / "config.json")
     (folder / "README.md").write_text(_readme(spec, step))
+    hold_adapter(folder, spec.model, base)
     return folder
 
 
@@ -66,44 +68,23 @@ def _readme(spec: RunSpec, step: int) -> str:
     )
 
 
-def check_export(folder: Path) -> tuple[int, int]:
-    """(non-zero lora_B tensors, all lora_B tensors) of an export that PEFT and Ray Serve can load.
-
-    Raises CheckpointUnusable for keys with an adapter's name in them, missing halves, types other than floats, or
-    values that are not finite.
-    """
-    import torch
-    from safetensors.torch import load_file
-
-    tensors: dict[str, Any] = load_file(folder / ADAPTER_WEIGHTS)
-    a_keys = {key for key in tensors if key.endswith(".lora_A.weight")}
-    b_keys = {key for key in tensors if key.endswith(".lora_B.weight")}
-    problems = [f"unexpected key {key}" for key in sorted(tensors.keys() - a_keys - b_keys)]
-    problems += [f"{key} lacks its lora_B" for key in sorted(a_keys) if key.replace("lora_A", "lora_B") not in b_keys]
-    problems += [f"{key} lacks its lora_A" for key in sorted(b_keys) if key.replace("lora_B", "lora_A") not in a_keys]
-    problems += [] if a_keys else ["no tensors"]
-    problems += [f"{key} is {t.dtype}" for key, t in tensors.items() if not t.is_floating_point()]
-    problems += [f"{key} has values that are not finite" for key, t in tensors.items() if not torch.isfinite(t).all()]
-    if problems:
-        raise CheckpointUnusable(f"the export {folder} cannot be published: {'; '.join(problems[:5])}")
-    return sum(bool(tensors[key].any()) for key in b_keys), len(b_keys)
-
-
 def publish_export(uploader: Uploader, spec: RunSpec, attempt: int, step: int, folder: Path) -> ExportRecord:
-    """Check an export and queue its files, export.json last."""
+    """Check an export and queue its files, export.json last.
+
+    Digests are those of the files on the shared mount, never of what S3 gives back: a file of other bytes is not uploaded."""
     nonzero, total = check_export(folder)
-    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files_below(folder)}
+    files = {path.relative_to(folder).as_posix(): path for path in files_below(folder)}
     record = ExportRecord(
         run_id=spec.run_id,
         attempt=attempt,
         step=step,
-        files={name: digest_of(content) for name, content in contents.items()},
+        files={name: digest_of_file(path) for name, path in files.items()},
         lora_b_nonzero=nonzero,
         lora_b_total=total,
         at=now(),
     )
     keys = RunKeys(spec.run_id)
-    for name, content in contents.items():
-        uploader.put(keys.export(attempt, step) + name, content)
+    for name, path in files.items():
+        uploader.put_file(keys.export(attempt, step) + name, path, record.files[name])
     uploader.put(keys.export_record(attempt, step), record.to_json().encode())
     return record

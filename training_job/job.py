@@ -44,6 +44,7 @@ class Record:
     smaller: SmallerValues | None = None
     evals: list[EvalSummary] = field(default_factory=list)
     final_export: ExportRecord | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def outcome_of(progress: Progress, record: Record, cause: OutcomeCause, message:
         exit_code=int(EXIT_CODES[cause]),
         guard=record.guard,
         smaller=record.smaller,
+        model=record.model,
         evals=record.evals,
         final_export=record.final_export,
         at=now(),

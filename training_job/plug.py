@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from typing import Any, Final
 from nightshift.contract import RunSpec, SeedData, SharedPaths
 from nightshift.contract.spec import Code, Data, ParquetData, WheelCode
 from training_job.errors import BadConfiguration
-from training_job.store import ObjectStore, split_uri
+from training_job.pins import Pin, Pins
+from training_job.store import ObjectStore, reading_s3, split_uri
 
 OpenStore = Callable[[str], ObjectStore]
 """Bucket name -> its store."""
@@ -64,6 +66,15 @@ def plan_task(spec: RunSpec, paths: SharedPaths, open_store: OpenStore) -> TaskP
     plan = TaskPlan(spec.task.environment, dict(spec.task.config), spec.training.max_turns, folders)
     plan.activate()
     return plan
+
+
+def hold_environment(plan: TaskPlan, items: Items) -> None:
+    """Begin one episode and end it. What an environment cannot do at all must not be found out when the engines are up; it
+    raises whatever the environment does."""
+    row = items.row(0)
+    env = plan.environment_class()(env_config=dict(plan.config), extras={**row, "max_turns": plan.max_turns})
+    env.init(list(row.get("prompt", [])))
+    env.close()
 
 
 def stage_code(code: Code, paths: SharedPaths, open_store: OpenStore) -> tuple[str, ...]:
@@ -170,22 +181,86 @@ def open_items(data: Data, field: str, paths: SharedPaths, open_store: OpenStore
 
 
 def _parquet_items(data: ParquetData, field: str, paths: SharedPaths, open_store: OpenStore) -> Items:
+    """Of the file that the run's first attempt found: items that change between two attempts would make a curve of two
+    halves. Raises BadConfiguration where it is missing, is another one now, or holds no rows that can be used."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise BadConfiguration(field, "parquet data needs pyarrow, which this image does not have") from error
-    if data.uri.startswith("s3://"):
-        bucket, key = split_uri(data.uri)
-        content = open_store(bucket).get(key)
-    else:
-        path = shared_path(data.uri, paths)
-        content = path.read_bytes() if path.is_file() else None
-    if content is None:
-        raise BadConfiguration(field, f"{data.uri} does not exist")
-    rows = parquet.read_table(BytesIO(content)).to_pylist()
+    path = _parquet_file(data.uri, field, paths, open_store)
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (ValueError, OSError) as error:  # pyarrow's errors are of these kinds
+        raise BadConfiguration(field, f"{data.uri} is no parquet file: {str(error)[:300]}") from error
     if not rows:
         raise BadConfiguration(field, f"{data.uri} has no rows")
+    for number, row in enumerate(rows):
+        problem = problem_of_row(row)
+        if problem is not None:
+            raise BadConfiguration(field, f"{data.uri}, row {number}: {problem}")
     return RowItems(rows)
+
+
+def _parquet_file(uri: str, field: str, paths: SharedPaths, open_store: OpenStore) -> Path:
+    """Where it lies on the shared mount; from S3 it is brought there once, under the digest of what it is."""
+    pins = Pins(paths)
+    pin = pins.read(field, uri)
+    if uri.startswith("s3://"):
+        bucket, key = split_uri(uri)
+        store = open_store(bucket)
+        with reading_s3(field, uri):
+            found = store.stored(key).get(key)
+        if found is None and pin is None:
+            raise BadConfiguration(field, f"{uri} does not exist")
+        content = hashlib.sha256(f"{uri} {found.tag}".encode()).hexdigest() if found is not None else ""
+        path = paths.data / f"{pin.content if pin is not None else content}.parquet"
+        if not path.is_file():
+            if found is None or (pin is not None and pin.content != content):
+                raise BadConfiguration(field, f"{uri} is another file than when the run began: start a new run")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".part")
+            store.download(key, fresh, found.tag)
+            fresh.rename(path)
+    else:
+        path = shared_path(uri, paths)
+        if not path.is_file():
+            raise BadConfiguration(field, f"{uri} does not exist")
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        if pin is not None and pin.content != content:
+            raise BadConfiguration(field, f"{uri} is another file than when the run began: start a new run")
+    if pin is None:
+        pins.write(Pin(field=field, source=uri, address=uri, content=content))
+    return path
+
+
+def problem_of_row(row: Mapping[str, Any]) -> str | None:
+    """What SkyRL would choke on, after the engines are up. A file without a column of prompts is fine: the environment then
+    makes its first message itself."""
+    try:
+        json.dumps(row, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        column = next((name for name, value in row.items() if not _is_json(value)), "?")
+        return f"column {column} cannot be written as JSON: {error}"
+    if "prompt" not in row:
+        return None
+    prompt = row["prompt"]
+    if not isinstance(prompt, list) or not prompt:
+        return f"prompt is {'empty' if prompt == [] else f'a {type(prompt).__name__}'}, not a list of messages"
+    for number, message in enumerate(prompt):
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            return f"message {number} of prompt has no role and content"
+        if not isinstance(message["role"], str) or not isinstance(message["content"], str | list):
+            return f"message {number} of prompt: role must be a text, and content a text or a list of parts"
+    return None
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def shared_path(address: str, paths: SharedPaths) -> Path:

@@ -21,8 +21,9 @@ from training_job.clock import Stopwatch, process_age
 from training_job.doctor.software import hold_ray_version
 from training_job.errors import BadConfiguration, JobError, Terminated, classify
 from training_job.job import Ended, Job, Record, first_progress, outcome_of
+from training_job.probe import probe
 from training_job.progress import ProgressReporter, wants_stop
-from training_job.store import ObjectStore, S3Store, Uploader, read
+from training_job.store import ObjectStore, S3Store, Uploader, read, reading_s3
 
 _FLUSH_SECONDS: Final = 60.0
 _HURRY_SECONDS: Final = 1.5
@@ -38,7 +39,8 @@ def read_spec(store: ObjectStore, run_id: str) -> RunSpec:
     """spec.json of the run. Raises BadConfiguration that names the object and its first wrong fields."""
     key = RunKeys(run_id).spec
     try:
-        spec = read(store, RunSpec, key)
+        with reading_s3("bucket", key):
+            spec = read(store, RunSpec, key)
     except Unreadable as problem:
         raise BadConfiguration("spec", f"{key} cannot be used: {problem}") from problem
     if spec is None:
@@ -80,6 +82,8 @@ def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = Fals
             spec = spec_of_attempt(read_spec(store, run_id), smaller, record)
         first = first_progress(run_id, attempt, spec.training.total_steps, floor)
         reporter = ProgressReporter(store, first, acknowledged, say)
+        with watch.measure("setup: probe"):
+            probe(store, bucket, run_id, attempt, shared_paths(run_id), say)
         job = Job(
             spec, attempt, floor, shared_paths(run_id), store, S3Store, Uploader(store), reporter, record, watch, say
         )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.contract.job import Phase
+from nightshift.contract.job import Download, Phase, Progress
+from nightshift.core.causes import EndCause
+from nightshift.core.decide import decide
+from nightshift.core.decision import Decision, Verb
 from nightshift.core.hang import FLOOR, WITNESS_SILENCE, Silence, allowed_silence, judge_silence, next_step_times
-from tests.builders import NOW, progress, run, spec
+from nightshift.core.observation import JobState, JobView, Observation
+from nightshift.core.run import Awaiting
+from tests.builders import NOW, cluster, progress, run, spec
 
 MINUTE = timedelta(minutes=1)
 
@@ -64,3 +70,31 @@ def test_the_floor_holds_at_any_pace_and_the_memory_is_bounded(seconds: list[flo
 def test_a_step_that_was_seen_before_is_not_counted_twice() -> None:
     on = run(step=5, step_times=(1.0,))
     assert next_step_times(on, progress(step=5, step_seconds=9.0)) == (1.0,)
+
+
+def downloading(minutes: int, silent_for: timedelta = timedelta()) -> Progress:
+    """A job that brings its model to /shared since so many minutes, and told of bytes ``silent_for`` ago."""
+    got = Download(done=3_000_000_000, total=16_000_000_000, since=NOW - minutes * MINUTE)
+    return progress(phase=Phase.DOWNLOAD, at=NOW - silent_for, download=got)
+
+
+def decided(told: Progress, **budgets: Any) -> Decision:
+    seen = Observation(job=JobView(JobState.RUNNING), cluster=cluster(*run().instances), progress=told, witness="same")
+    on = run(witness="same", witness_at=NOW - 2 * WITNESS_SILENCE)
+    return decide(on, spec(budgets=budgets), Awaiting.ATTEMPT, seen, NOW)
+
+
+def test_a_long_download_that_moves_must_not_be_ended_for_a_deadline_of_the_setup() -> None:
+    assert decided(downloading(119), start_minutes=10).verb is Verb.NAP
+    assert decided(downloading(500), start_minutes=10, download_minutes=600).verb is Verb.NAP
+
+
+def test_a_download_ends_at_its_own_deadline_even_while_it_moves_and_says_how_far_it_came() -> None:
+    over = decided(downloading(121))
+    assert (over.verb, over.cause) == (Verb.RECOVER, EndCause.START_DEADLINE)
+    assert "not done after 121 min: 3.0 of 16.0 GB are there (budgets.download_minutes)" in over.why
+
+
+def test_a_download_that_stands_still_hangs_like_any_other_phase() -> None:
+    assert decided(downloading(60, silent_for=9 * MINUTE)).verb is Verb.NAP
+    assert decided(downloading(60, silent_for=11 * MINUTE)).cause is EndCause.HUNG

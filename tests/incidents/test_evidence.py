@@ -21,8 +21,8 @@ from tests.incidents.table import comes_out_right, must_not
 from tests.steps.test_run import put_results, recovered
 from tests.steps.test_signals import running
 from tests.steps.world import World, step
+from training_job.adapters import ADAPTER_WEIGHTS, check_export
 from training_job.errors import CheckpointUnusable
-from training_job.exports import ADAPTER_WEIGHTS, check_export
 
 KEYS = RunKeys("maze-1")
 NOT_REACHED = JobView(JobState.UNREACHABLE, "connection refused")

@@ -98,6 +98,7 @@ def twenty(tmp_path: Path) -> SharedPaths:
     paths = SharedPaths("run", tmp_path / "shared")
     first = written(paths.checkpoint(1), ranks=6, size=10)
     for shard in first.glob("policy/*.pt"):
+        os.truncate(shard, 0)
         os.truncate(shard, 2 * GIB)
     keep_record(first)
     for step in range(2, 21):
@@ -147,12 +148,11 @@ def test_without_a_record_every_byte_is_read_and_with_one_a_part_of_it(whole: Pa
     ("name", "change"),
     {
         "cut off": (part_file("model"), lambda path: os.truncate(path, path.stat().st_size - 100)),
-        "longer": (part_file("model"), lambda path: os.truncate(path, path.stat().st_size + 100)),
         "a hole of lost pages": (part_file("model"), with_hole),
         "its head": (part_file("model"), flipped(40)),
         "a small file's middle": (part_file("optim"), flipped(300)),
     }.values(),
-    ids=["cut off", "longer", "a hole of lost pages", "its head", "a small file's middle"],
+    ids=["cut off", "a hole of lost pages", "its head", "a small file's middle"],
 )
 def test_what_changed_since_the_record_is_read_and_found_even_where_its_time_did_not(
     whole: Path, name: str, change: Callable[[Path], object]

@@ -59,6 +59,14 @@ _PATTERNS: Final = tuple((cause, re.compile(text, re.IGNORECASE)) for cause, tex
 """In this order: what is behind another failure comes before it."""
 
 
+_OWN_WORD: Final = re.compile(rf"^outcome: ({'|'.join(OutcomeCause)}) \(", re.MULTILINE)
+"""The job's last line in its log. Ray's message of a failed job ends with the log's tail, which is all that is heard of a job
+that may not write into its bucket."""
+
+
 def cause_of_text(text: str) -> OutcomeCause | None:
-    """What the text is a sign of; None where it is of nothing that is known."""
+    """What the text is a sign of; None where it is of nothing that is known. What the job says of itself comes first."""
+    said = _OWN_WORD.findall(text)
+    if said and not OutcomeCause(said[-1]).is_success:
+        return OutcomeCause(said[-1])
     return next((cause for cause, pattern in _PATTERNS if pattern.search(text)), None)

@@ -16,6 +16,7 @@ class Phase(StrEnum):
     """Where a job is."""
 
     SETUP = "setup"
+    DOWNLOAD = "download"
     GENERATE = "generate"
     TRAIN = "train"
     EVAL = "eval"
@@ -90,6 +91,14 @@ class GuardReport(Document):
     notes: list[ExternalText] = []
 
 
+class Download(Model):
+    """Files that are being brought to the shared mount, in bytes."""
+
+    done: int = Field(ge=0)
+    total: int = Field(ge=0)
+    since: datetime
+
+
 class Progress(Document):
     """Rewritten after every phase change and step; small, and replaced as a whole."""
 
@@ -106,6 +115,7 @@ class Progress(Document):
     eta_seconds: float | None = None
     acknowledged: int = Field(0, ge=0, description="highest Control.seq that was carried out")
     guard: GuardReport | None = Field(None, description="what the guard found, from the moment when it was done")
+    download: Download | None = Field(None, description="in phase download")
     at: datetime
 
 
@@ -123,6 +133,7 @@ class Outcome(Document):
     exit_code: int
     guard: GuardReport | None = None
     smaller: SmallerValues | None = Field(None, description="the spec's smaller values, where it trained with them")
+    model: str | None = Field(None, description="address of the base model, its revision resolved to a commit")
     evals: list[EvalSummary] = []
     final_export: ExportRecord | None = None
     at: datetime

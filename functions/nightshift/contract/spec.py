@@ -17,11 +17,11 @@ ImageRef = Annotated[str, StringConstraints(pattern=r"^[\w.\-/:]+@sha256:[0-9a-f
 ModelRef = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(hf://[\w.\-]+/[\w.\-]+@[\w.\-]+|s3://.+|/shared/.+|package://[A-Za-z_][\w.]*/[\w./\-]+)$",
+        pattern=r"^(hf://[\w.\-]+/[\w.\-]+@[\w.\-]+(/[\w./\-]+)?|s3://.+|/shared/.+|package://[A-Za-z_][\w.]*/[\w./\-]+)$",
         max_length=1_024,
     ),
 ]
-"""``hf://owner/name@revision``, ``s3://bucket/prefix``, ``/shared/path`` or ``package://module/folder``."""
+"""``hf://owner/name@revision`` or ``hf://owner/name@revision/folder``, ``s3://bucket/prefix``, ``/shared/path`` or ``package://module/folder``."""
 
 QueueName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
 """The name of a Kueue LocalQueue, short enough to be a label's value."""
@@ -206,6 +206,9 @@ class Budgets(Model):
     max_rollback_steps: int | None = Field(None, ge=0, description="steps below the floor; default one ckpt_interval")
     start_minutes: int = Field(
         60, ge=1, le=60 * 24 * 7, description="from submission to the first progress of an attempt"
+    )
+    download_minutes: int = Field(
+        120, ge=1, le=60 * 24 * 7, description="for bringing the base model and data to /shared"
     )
     node_wait_minutes: int = Field(90, ge=1, le=60 * 24 * 30, description="waiting for a replacement node")
     wall_hours: float = Field(24 * 14, gt=0, le=24 * 365)

@@ -32,7 +32,7 @@ class Ceiling:
         return self.solved / self.of
 
 
-MAZE_ENVIRONMENT = "training_job.tasks.mazes.env:MazeTextEnv"
+MAZE_ENVIRONMENTS = frozenset({"training_job.tasks.mazes.env:MazeTextEnv", "training_job.tasks.visgym.env:VisGymEnv"})
 MAZE_VARIANT = "maze_2d/easy"
 MAZE_FIXED_SEEDS = SeedData(kind="seeds", start=0, stop=64)
 MAZE_CEILINGS: tuple[tuple[int, int], ...] = ((17, 64), (13, 50))
@@ -41,7 +41,7 @@ MAZE_CEILINGS: tuple[tuple[int, int], ...] = ((17, 64), (13, 50))
 
 def known_ceiling(spec: RunSpec) -> Ceiling | None:
     """The ceiling where it is known without running an oracle: the maze task's fixed eval set."""
-    if spec.task.environment != MAZE_ENVIRONMENT or spec.task.eval != MAZE_FIXED_SEEDS:
+    if spec.task.environment not in MAZE_ENVIRONMENTS or spec.task.eval != MAZE_FIXED_SEEDS:
         return None
     options = {"env_id": MAZE_VARIANT} | spec.task.config
     if options.pop("env_id") != MAZE_VARIANT or options.keys() - {"recipe"}:

@@ -125,8 +125,9 @@ def policy_of(cause: EndCause) -> CausePolicy:
             return _recover("The Ray head was lost and with it the job; the run goes on from the last checkpoint.")
         case EndCause.START_DEADLINE:
             return _recover(
-                "The job showed no sign of life within its start deadline; it is submitted again. If this repeats, look at "
-                "the driver log in diagnostics/: image pulls and model downloads are the usual reasons."
+                "The job showed no sign of life within its start deadline, or brought its model to /shared too slowly; it is "
+                "submitted again and goes on with what is there. If this repeats, look at the driver log in diagnostics/, or "
+                "raise budgets.start_minutes or budgets.download_minutes."
             )
         case EndCause.HUNG:
             return _recover(

@@ -49,6 +49,18 @@ def allowed_silence(run: Run, spec: RunSpec, phase: Phase) -> timedelta:
     return max(FLOOR, FACTOR * pace)
 
 
+def overdue_download(spec: RunSpec, progress: Progress | None, now: datetime) -> str | None:
+    """Why a download is given up although it may still be moving; None where it is not. One that stands still is silent, and
+    silence is judged as in any other phase."""
+    if progress is None or progress.phase is not Phase.DOWNLOAD or progress.download is None:
+        return None
+    got, limit = progress.download, timedelta(minutes=spec.budgets.download_minutes)
+    if now - got.since <= limit:
+        return None
+    share = f"{got.done / 1e9:.1f} of {got.total / 1e9:.1f} GB"
+    return f"the download is not done after {_minutes(now - got.since)}: {share} are there (budgets.download_minutes)"
+
+
 def is_overdue(run: Run, spec: RunSpec, progress: Progress | None, now: datetime) -> bool:
     """Whether a second witness has to be asked. Without any progress yet the start deadline speaks instead."""
     return progress is not None and now - progress.at > allowed_silence(run, spec, progress.phase)

@@ -38,7 +38,7 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
         _silence(ports, run, attempts[-1])
     found = results_of(ports, run.run_id, attempts)
     tell_not_believed(ports, run)
-    keys, provenance = RunKeys(run.run_id), provenance_of(run, spec)
+    keys, provenance = RunKeys(run.run_id), provenance_of(run, spec, model_of(ports, spec, attempts))
     adapters = {n: e for n, e in (("best", found.best_export), ("final", found.final_export)) if e is not None}
     manifest = _manifest(ports, run, spec, found, attempts, {n: e.step for n, e in adapters.items()})
     promised = _promised_rows(keys, found)
@@ -139,7 +139,17 @@ def _adapter_problems(manifest: Manifest, run: Run) -> list[str]:
     return problems
 
 
-def provenance_of(run: Run, spec: RunSpec) -> Provenance:
+def model_of(ports: Ports, spec: RunSpec, attempts: Sequence[Attempt]) -> str:
+    """The base model's address; of one on the hub with the commit that the attempts resolved its revision to."""
+    if spec.model.source.startswith("hf://"):
+        for attempt in reversed(attempts):
+            outcome = ports.artifacts.outcome(spec.run_id, attempt.n)
+            if outcome is not None and outcome.model is not None:
+                return outcome.model
+    return spec.model.source
+
+
+def provenance_of(run: Run, spec: RunSpec, model: str) -> Provenance:
     code = spec.task.code
     return Provenance(
         run_id=run.run_id,
@@ -148,7 +158,7 @@ def provenance_of(run: Run, spec: RunSpec) -> Provenance:
         image=run.image,
         task_environment=spec.task.environment,
         task_code=f"git {code.sha}" if isinstance(code, GitCode) else f"{code.uri} sha256 {code.sha256}",
-        model=spec.model.source,
+        model=model,
         skyrl_version=SKYRL_VERSION if spec.training.trainer == "skyrl" else None,
         controller_version=CONTROLLER_VERSION,
         created_at=run.created_at,

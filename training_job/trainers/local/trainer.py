@@ -22,8 +22,9 @@ from training_job.guard import repair
 from training_job.job import Ended, Job
 from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_impossible_target
 from training_job.policies import UnknownModel, closed_replies, read_config
+from training_job.probe import hold_space
 from training_job.progress import wants_stop
-from training_job.sources import find_model
+from training_job.sources import model_of
 from training_job.trainers.local.ahead import Ahead
 from training_job.trainers.local.batches import steps_per_epoch, train_episodes
 from training_job.trainers.local.examiner import Examined, Examiner
@@ -52,7 +53,8 @@ def prepare(job: Job) -> Prepared:
     for field, problem in batch_size_problems(spec.training, spec.topology.gpus):
         raise BadConfiguration(field, problem)
     plan = plan_task(spec, job.paths, job.open_store)
-    base = find_model(spec.model.source, job.paths, job.open_store)
+    base = model_of(job)
+    hold_space(job, base)
     try:
         replies = closed_replies(read_config(base))
     except UnknownModel as error:

@@ -12,8 +12,9 @@ from nightshift.contract import EvalSet, OutcomeCause, RunKeys
 from training_job.errors import BadConfiguration
 from training_job.guard import check_for, repair
 from training_job.job import Ended, Job
-from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_impossible_target
-from training_job.sources import find_model
+from training_job.plug import Items, TaskPlan, hold_environment, open_items, plan_task, refuse_impossible_target
+from training_job.probe import hold_space
+from training_job.sources import model_of
 from training_job.trainers.skyrl.config import Derived, Inputs, command_line, derive, require_valid, settings
 from training_job.trainers.skyrl.datasets import source_of, write_rows
 
@@ -33,10 +34,11 @@ def prepare(job: Job) -> Prepared:
     spec, paths = job.spec, job.paths
     require_valid(spec)
     plan = plan_task(spec, paths, job.open_store)
-    model = find_model(spec.model.source, paths, job.open_store)
+    model = model_of(job)
     train = open_items(spec.task.train, "task.train", paths, job.open_store)
     fixed = open_items(spec.task.eval, "task.eval", paths, job.open_store)
     refuse_impossible_target(spec, fixed)
+    hold_environment(plan, train)
     derived = derive(spec, len(train))
     holdout: Items | None = None
     if spec.task.holdout is not None:
@@ -44,6 +46,7 @@ def prepare(job: Job) -> Prepared:
     files = {
         which: write_rows(paths, items, source_of(which)) for which, items in ((None, train), (EvalSet.FIXED, fixed))
     }
+    hold_space(job, model)
     return Prepared(
         plan=plan,
         inputs=Inputs(model, files[None], [files[EvalSet.FIXED]]),

@@ -15,7 +15,7 @@ from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.decisions.cancelled import decide_cancelled
 from nightshift.core.decisions.common import HOLD_FOR, lost_instance, node_cause
-from nightshift.core.hang import Silence, judge_silence
+from nightshift.core.hang import Silence, judge_silence, overdue_download
 from nightshift.core.observation import JobState, Observation
 from nightshift.core.queueing import preempted
 from nightshift.core.run import Run
@@ -62,6 +62,9 @@ def _alive(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
     if seen.progress is None and waited > timedelta(minutes=spec.budgets.start_minutes):
         why = f"no sign of life for {spec.budgets.start_minutes} minutes"
         return _ending(run, spec, seen, now, EndCause.START_DEADLINE, why)
+    slow = overdue_download(spec, seen.progress, now)
+    if slow is not None:
+        return _ending(run, spec, seen, now, EndCause.START_DEADLINE, slow)
     quiet = judge_silence(run, spec, seen.progress, seen.witness, now)
     match quiet.silence:
         case Silence.HUNG:
