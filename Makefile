@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-skyrl chaos chaos-few chaos-fake lint types schema lock package clean environments
+.PHONY: help demo up test test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
@@ -38,6 +38,9 @@ test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this compute
 
 test-skyrl: $(SKYRL) ## the contract tests against SkyRL itself, without a GPU (1.8 GB in an environment of their own)
 	@.venv-skyrl/bin/python -m pytest -q tests/skyrl </dev/null
+
+skyrl-diff: $(SKYRL) ## NEW=x.y.z: what that version of SkyRL would change, and which contract tests fail with it
+	@PYTHONPATH=functions:. .venv-skyrl/bin/python -m tests.skyrl.diff "$(NEW)"
 
 chaos: $(DEMO) $(FUNCTIONS) ## real faults on this computer, each in a run of its own, and a table (about 20 minutes)
 	@$(RUN) -m local chaos

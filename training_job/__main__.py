@@ -48,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="what a spec means and what speaks against it; starts nothing")
     plan.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
     plan.add_argument("--train-rows", type=_at_least(1), help="rows of the training set, where it is a parquet file")
-    plan.add_argument("--model", type=Path, help="a folder with the base model's config.json, for the memory estimate")
+    plan.add_argument(
+        "--model", help="a folder with the base model's config.json, or qwen3-vl-8b: for the memory estimate"
+    )
     trial = commands.add_parser("try", help="one episode of a task here, with replies of yours")
     trial.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
     trial.add_argument("--code", type=Path, help="a wheel or folder with the task's code, where it is not importable")

@@ -22,6 +22,8 @@ from skyrl.train.dataset import PromptDataset
 from skyrl.train.utils.tracking import Tracking
 
 from nightshift.contract import RunSpec, SharedPaths
+from tests.builders import spec_json
+from tests.job.memory import MemoryStore
 from training_job.clock import Stopwatch
 from training_job.job import Ended, Job, Record, first_progress
 from training_job.progress import ProgressReporter
@@ -68,6 +70,8 @@ class Player:
     tokenizer: Letters
     errs: Callable[[int, str], float] = lambda step, phase: 0.3
     """(global step, phase) -> chance that a turn is a wrong one."""
+    reward_a_token: bool = True
+    """SkyRL's generator for pictures gives a list of rewards an episode, others may give one number."""
     fails_at: int | None = None
     """Global step in whose rollouts the engine dies."""
     played: list[tuple[int, str, int]] = field(default_factory=list)
@@ -100,7 +104,7 @@ class Player:
         env.close()
         return {
             "response_ids": ids,
-            "rewards": rewards,
+            "rewards": rewards if self.reward_a_token else sum(rewards),
             "loss_masks": [1] * len(ids),
             "rollout_logprobs": [0.0] * len(ids),
             "stop_reasons": "stop",
@@ -169,34 +173,37 @@ class Actors:
 def write_adapter(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stem = "base_model.model.model.layers.0.self_attn.q_proj"
-    tensors = {f"{stem}.lora_A.weight": torch.ones(4, 8), f"{stem}.lora_B.weight": torch.ones(8, 4)}
+    tensors = {f"{stem}.lora_A.weight": torch.ones(8, 16), f"{stem}.lora_B.weight": torch.ones(16, 8)}
     save_file(tensors, str(folder / "adapter_model.safetensors"))
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": "/shared/models/local",
         "target_modules": ["q_proj"],
-        "r": 4,
+        "r": 8,
     }
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-class MemoryStore:
-    """``ObjectStore`` in memory."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        return self.objects.get(key)
-
-    def get_small(self, key: str, *_: object) -> bytes | None:
-        return self.objects.get(key)
-
-    def put(self, key: str, content: bytes) -> None:
-        self.objects[key] = content
-
-    def listing(self, prefix: str) -> dict[str, str]:
-        return {key: "etag" for key in sorted(self.objects) if key.startswith(prefix)}
+def tiny(gpus: int = 2, **training: Any) -> RunSpec:
+    """Six steps of four mazes on one node."""
+    raw = spec_json(run_id="tiny")
+    raw["task"] |= {
+        "train": {"kind": "seeds", "start": 10_000, "stop": 10_040},
+        "eval": {"kind": "seeds", "start": 0, "stop": 8},
+        "holdout": {"kind": "seeds", "start": 500_000, "stop": 500_006},
+        "success": {"min_score": 0.8},
+    }
+    raw["model"] |= {"lora": {"rank": 8}}  # as ``write_adapter`` does
+    raw["topology"] = {"workers": {"instance_type": "ml.g7e.12xlarge", "count": 1, "gpus": gpus}}
+    numbers = {"total_steps": 6, "train_batch_size": 4, "policy_mini_batch_size": 2, "n_samples_per_prompt": 2}
+    numbers |= {"micro_train_batch_size_per_gpu": 1, "micro_forward_batch_size_per_gpu": 1, "max_turns": 20}
+    numbers |= {"eval_interval": 2, "ckpt_interval": 2, "hf_save_interval": 2, "max_ckpts_to_keep": 2}
+    without_ray = {
+        "trainer.enable_ray_gpu_monitor": False,
+        "generator.inference_engine.enable_ray_prometheus_stats": False,
+    }
+    raw["training"] = numbers | {"skyrl": {"overrides": without_ray}} | training
+    return RunSpec.model_validate(raw)
 
 
 class Rig:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from nightshift.contract import Control, ControlCommand, EvalSet, OutcomeCause, RunKeys, RunSpec
+from nightshift.contract import Control, ControlCommand, EvalSet, OutcomeCause, RunKeys
 from nightshift.contract.spec import Target
-from tests.builders import spec_json
-from tests.skyrl.rig import MemoryStore, Rig
+from tests.skyrl.rig import MemoryStore, Rig, tiny
 from training_job.checkpoints import steps_on_disk
 from training_job.clock import now
 from training_job.errors import CheckpointUnusable
@@ -21,26 +20,6 @@ from training_job.guard import repair
 def on_this_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """SkyRL prunes old checkpoints by a Ray task on every node; here there is one, and no Ray."""
     monkeypatch.setattr("skyrl.train.trainer.run_on_each_node", lambda nodes, call, *given: call(*given))
-
-
-def tiny(**training: Any) -> RunSpec:
-    raw = spec_json(run_id="tiny")
-    raw["task"] |= {
-        "train": {"kind": "seeds", "start": 10_000, "stop": 10_040},
-        "eval": {"kind": "seeds", "start": 0, "stop": 8},
-        "holdout": {"kind": "seeds", "start": 500_000, "stop": 500_006},
-        "success": {"min_score": 0.8},
-    }
-    raw["topology"] = {"workers": {"instance_type": "ml.g7e.12xlarge", "count": 1, "gpus": 2}}
-    numbers = {"total_steps": 6, "train_batch_size": 4, "policy_mini_batch_size": 2, "n_samples_per_prompt": 2}
-    numbers |= {"micro_train_batch_size_per_gpu": 1, "micro_forward_batch_size_per_gpu": 1, "max_turns": 20}
-    numbers |= {"eval_interval": 2, "ckpt_interval": 2, "hf_save_interval": 2, "max_ckpts_to_keep": 2}
-    without_ray = {
-        "trainer.enable_ray_gpu_monitor": False,
-        "generator.inference_engine.enable_ray_prometheus_stats": False,
-    }
-    raw["training"] = numbers | {"skyrl": {"overrides": without_ray}} | training
-    return RunSpec.model_validate(raw)
 
 
 def test_a_whole_run_leaves_progress_checkpoints_exports_and_evals(tmp_path: Path) -> None:

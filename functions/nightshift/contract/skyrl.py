@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, StringConstraints
 
 from nightshift.contract.base import Model
+from nightshift.contract.skyrl_overrides import OverrideKey, OverrideValue, override_problems
 
 if TYPE_CHECKING:
     from nightshift.contract.spec import RunSpec
@@ -21,37 +22,17 @@ if TYPE_CHECKING:
 Problem = tuple[str, str]
 """(dotted field of the spec, what is wrong and what would be right)."""
 
-OverrideKey = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-zA-Z0-9_]+)+$", max_length=200)]
-OverrideValue = bool | int | float | str
+ENGINE_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes as max_lora_rank, which SkyRL sets to the adapter's own rank. Source: ``vllm/config/lora.py``."""
 
-SECTIONS = frozenset({"data", "trainer", "generator", "environment"})
+TOWER_OVERRIDE: Final = "generator.inference_engine.engine_init_kwargs.enable_tower_connector_lora"
 
-OWNED: dict[str, str] = {
-    r"data\.(train_data|val_data)": "the data come from task.train, task.eval and task.holdout",
-    r"environment\.env_class": "the environment comes from task.environment",
-    r"trainer\.(ckpt_path|export_path|log_path|resume_path)": "paths follow from the run's id",
-    r"trainer\.resume_mode": "a run always resumes at its latest verified checkpoint",
-    r"trainer\.placement\..*": "placement follows from topology",
-    r"trainer\.policy\.model\.path": "the model comes from model.source",
-    r"trainer\.policy\.model\.lora\.(rank|alpha|lora_sync_path|target_modules|exclude_modules)": "set model.lora",
-    r"trainer\.(strategy|override_entrypoint|fully_async\..*|mtp\..*)": "other ways to train are not supported",
-    r"trainer\.(ckpt_interval|hf_save_interval|eval_interval|max_ckpts_to_keep|seed)": "set it under training",
-    r"trainer\.(epochs|max_training_steps)": "set training.total_steps",
-    r"trainer\.(train_batch_size|policy_mini_batch_size)": "set it under training",
-    r"trainer\.micro_(train|forward)_batch_size_per_gpu": "set it under training",
-    r"trainer\.(logger|project_name|run_name)": "set training.skyrl.tracker and training.skyrl.project",
-    r"trainer\.dump_eval_results": "evals are read from the dumps",
-    r"generator\.inference_engine\.(num_engines|run_engines_locally|external_.*|data_parallel_size)": (
-        "engines follow from topology and training.skyrl.tensor_parallel_size"
-    ),
-    r"generator\.inference_engine\.(tensor|pipeline|expert)_parallel_size": "set training.skyrl.tensor_parallel_size",
-    r"generator\.inference_engine\.gpu_memory_utilization": "set training.gpu_memory_utilization",
-    r"generator\.(n_samples_per_prompt|max_turns)": "set it under training",
-    r"generator\.(step_wise_trajectories|merge_stepwise_output)": "success is read from whole trajectories",
-    r"generator\.(max_input_length|vision_language_generator)": "set it under training.skyrl",
-    r"generator\.eval_n_samples_per_prompt": "an eval is one greedy episode an item",
-}
-"""Keys of SkyRL (regular expressions) that follow from the rest of the spec, and why they may not be overridden."""
+VISION_MODULES: Final = (
+    "model.visual.blocks.0.attn.qkv",
+    "model.visual.blocks.0.mlp.linear_fc1",
+    "model.visual.merger.linear_fc2",
+)
+"""Some layers of the vision tower of a Qwen-VL model, by the names that PEFT compares."""
 
 
 class Tracker(StrEnum):
@@ -83,7 +64,7 @@ class SkyRLSettings(Model):
 
 def skyrl_problems(spec: RunSpec) -> Sequence[Problem]:
     """Everything that would make SkyRL refuse the spec, or accept it and fail later; empty where nothing would."""
-    return [*_lengths(spec), *_engines(spec), *_overrides(spec.training.skyrl), *_target(spec)]
+    return [*_lengths(spec), *_engines(spec), *_lora(spec), *_overrides(spec), *_target(spec)]
 
 
 def max_input_length(spec: RunSpec) -> int:
@@ -110,16 +91,38 @@ def _engines(spec: RunSpec) -> Iterator[Problem]:
         )
 
 
-def _overrides(settings: SkyRLSettings) -> Iterator[Problem]:
-    for key, value in settings.overrides.items():
-        where = f"training.skyrl.overrides.{key}"
-        if key.split(".", 1)[0] not in SECTIONS:
-            yield where, f"SkyRL's configuration has no section of that name; it has {', '.join(sorted(SECTIONS))}"
-        for pattern, why in OWNED.items():
-            if re.fullmatch(pattern, key):
-                yield where, f"this key is not to be overridden: {why}"
-        if isinstance(value, str) and (len(value) > 1_000 or any(ord(c) < 32 for c in value)):
-            yield where, "a text of at most 1,000 printable characters"
+def adapts(module: str, target_modules: str, exclude_modules: str | None) -> bool:
+    """Does PEFT adapt a linear layer of this name? ``target_modules`` is ``all-linear`` or a regular expression over whole
+    names, and so is ``exclude_modules``. Raises re.error for what is no regular expression."""
+    if exclude_modules and re.fullmatch(exclude_modules, module):
+        return False
+    return target_modules == "all-linear" or re.fullmatch(target_modules, module) is not None
+
+
+def _lora(spec: RunSpec) -> Iterator[Problem]:
+    lora, more = spec.model.lora, spec.training.skyrl
+    if lora.rank not in ENGINE_LORA_RANKS:
+        ranks = ", ".join(map(str, ENGINE_LORA_RANKS))
+        yield "model.lora.rank", f"{lora.rank} is none of the ranks that the engines take: {ranks}"
+    for field in ("target_modules", "exclude_modules"):
+        try:
+            re.compile(getattr(lora, field) or "")
+        except re.error as error:
+            yield f"model.lora.{field}", f"no regular expression over the names of modules: {error}"
+            return
+    adapted = [one for one in VISION_MODULES if adapts(one, lora.target_modules, lora.exclude_modules)]
+    if more.vision and adapted and more.overrides.get(TOWER_OVERRIDE) is not True:
+        yield (
+            "model.lora.exclude_modules",
+            f"the vision tower would get adapters ({adapted[0]}), which the engines leave out: rollouts and training would "
+            f"differ. Exclude .*visual.*, or override {TOWER_OVERRIDE}: true",
+        )
+
+
+def _overrides(spec: RunSpec) -> Iterator[Problem]:
+    more = spec.training.skyrl
+    for key, problem in override_problems(more.overrides, more.vision):
+        yield f"training.skyrl.overrides.{key}", problem
 
 
 def _target(spec: RunSpec) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def read_dump(path: Path, min_score: float) -> tuple[list[EvalRow], float]:
             rewards = rewards_of(entry)
             extras = entry["env_extras"]
             score = sum(rewards)
+            if not math.isfinite(score):
+                raise ValueError(f"its rewards sum up to {score}")
             rows.append(
                 EvalRow(
                     item=str(extras[ITEM]),
@@ -37,7 +40,8 @@ def read_dump(path: Path, min_score: float) -> tuple[list[EvalRow], float]:
             )
             passed += last_reward(entry["score"]) > 0
         except (KeyError, TypeError, ValueError) as error:
-            raise CodeError(f"{path}, line {number}, is no eval row of SkyRL: {error!r}") from error
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise CodeError(f"{path}, line {number}, is no eval row of SkyRL: {what}") from error
     if not rows:
         raise CodeError(f"{path} has no rows")
     return rows, passed / len(rows)

@@ -1,0 +1,83 @@
+"""Which layers get adapters, by PEFT itself, and that our rule about the vision tower says the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from transformers import Qwen3VLForConditionalGeneration
+
+from nightshift.contract import RunSpec
+from nightshift.contract.skyrl import TOWER_OVERRIDE, VISION_MODULES, adapts
+from nightshift.contract.spec import LoraSettings
+from nightshift.core.admission import check_spec
+from tests.builders import spec_json
+from tests.skyrl.fsdp import vision_language_config
+
+DEFAULT = LoraSettings()
+LANGUAGE = r".*language_model.*\.(q|v)_proj"
+
+PATTERNS: dict[str, tuple[str, str | None]] = {
+    "default": (DEFAULT.target_modules, DEFAULT.exclude_modules),
+    "nothing excluded": ("all-linear", None),
+    "an empty pattern": ("all-linear", ""),
+    "another part excluded": ("all-linear", r".*language_model.*"),
+    "a part of the tower excluded": ("all-linear", r".*visual\.blocks.*"),
+    "a pattern that matches no whole name": ("all-linear", "visual"),
+    "the language model's layers": (LANGUAGE, None),
+    "layers by their last name": (r".*\.(qkv|q_proj)", None),
+    "the same without the tower": (r".*\.(qkv|q_proj)", r".*visual.*"),
+    "the merger alone": (r".*visual\.merger\..*fc\d", None),
+}
+
+
+def linear_layers() -> tuple[torch.nn.Module, list[str]]:
+    """A Qwen3-VL without weights, and the names of its linear layers less the head, which PEFT leaves out."""
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(vision_language_config())
+    names = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)]
+    return model, [name for name in names if name != "lm_head"]
+
+
+def adapted_by_peft(target: str, exclude: str | None) -> set[str]:
+    model, names = linear_layers()
+    wrapped = get_peft_model(
+        model, LoraConfig(r=8, target_modules=target, exclude_modules=exclude, task_type="CAUSAL_LM")
+    )
+    found = {name for name, layer in wrapped.named_modules() if isinstance(layer, LoraLayer)}
+    return {name.removeprefix("base_model.model.") for name in found} & set(names)
+
+
+def verdict(target: str, exclude: str | None, **overrides: object) -> list[str]:
+    """Fields that are refused."""
+    raw = spec_json(training={"trainer": "skyrl", "skyrl": {"overrides": overrides}})
+    raw["model"] |= {"lora": {"target_modules": target, "exclude_modules": exclude}}
+    checked = check_spec(raw)
+    return [] if isinstance(checked, RunSpec) else [error.field for error in checked]
+
+
+@pytest.mark.parametrize(("target", "exclude"), PATTERNS.values(), ids=PATTERNS)
+def test_our_rule_names_the_same_layers_as_peft_and_refuses_an_adapted_tower(target: str, exclude: str | None) -> None:
+    _, names = linear_layers()
+    adapted = adapted_by_peft(target, exclude)
+    assert {name for name in names if adapts(name, target, exclude)} == adapted
+    tower = {name for name in adapted if ".visual." in name}
+    assert bool(verdict(target, exclude)) == bool(tower), tower
+
+
+def test_the_default_adapts_all_of_the_language_model_and_nothing_of_the_tower() -> None:
+    _, names = linear_layers()
+    assert adapted_by_peft(DEFAULT.target_modules, DEFAULT.exclude_modules) == {
+        name for name in names if "language_model" in name
+    }
+
+
+def test_the_names_that_the_rule_looks_at_are_layers_of_the_tower() -> None:
+    _, names = linear_layers()
+    assert set(VISION_MODULES) <= set(names)
+
+
+def test_a_spec_whose_engines_do_adapt_the_tower_is_not_refused() -> None:
+    assert verdict("all-linear", None) == ["model.lora.exclude_modules"]
+    assert verdict("all-linear", None, **{TOWER_OVERRIDE: True}) == []
