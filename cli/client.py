@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import botocore.session
 from botocore.auth import SigV4Auth
@@ -16,14 +17,30 @@ from botocore.httpsession import URLLib3Session
 from pydantic import ValidationError
 
 from cli.exits import CliError, Exit
-from nightshift.contract.api import Answer, Problem, RunAccepted, RunTold, RunView
+from nightshift.contract.api import (
+    Answer,
+    ArtifactList,
+    Cancel,
+    CancelMode,
+    DashboardLink,
+    EventList,
+    Plan,
+    PoolView,
+    Problem,
+    Retry,
+    RunAccepted,
+    RunList,
+    RunTold,
+    RunView,
+)
+from nightshift.contract.base import Document
 from nightshift.contract.events import StartRequest
 from nightshift.contract.spec import RunSpec
 
 TIMEOUT = (5.0, 30.0)
 """Seconds to connect, and to wait for an answer."""
 SERVICE = "execute-api"
-_Answer = TypeVar("_Answer", RunAccepted, RunTold, RunView)
+_Answer = TypeVar("_Answer", bound=Document)
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _REGION = re.compile(r"\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?$")
 
@@ -60,25 +77,54 @@ class Api:
     address: str
 
     def start(self, spec: RunSpec) -> RunAccepted:
-        """``POST /runs``. Raises CliError."""
-        request = StartRequest(spec=spec.model_dump(mode="json", exclude_unset=True))
-        body = request.model_dump_json(exclude={"owner"}).encode()
-        return _read(RunAccepted, self._call("POST", "/runs", body))
+        """``POST /runs``. Raises CliError, as all of these do."""
+        return _read(RunAccepted, self._call("POST", "/runs", _request(spec)))
+
+    def plan(self, spec: RunSpec) -> Plan:
+        """``POST /runs/plan``."""
+        return _read(Plan, self._call("POST", "/runs/plan", _request(spec)))
+
+    def runs(self, **wanted: str | None) -> RunList:
+        """``GET /runs``; ``wanted`` are its parameters."""
+        return _read(RunList, self._call("GET", f"/runs{_query(wanted)}"))
 
     def status(self, run_id: str) -> RunView:
-        """``GET /runs/{run_id}``. Raises CliError."""
-        return _read(RunView, self._call("GET", f"/runs/{quote(run_id, safe='')}", b""))
+        """``GET /runs/{run_id}``."""
+        return _read(RunView, self._call("GET", _run(run_id)))
 
-    def cancel(self, run_id: str) -> RunTold:
-        """``POST /runs/{run_id}/cancel``. Raises CliError."""
-        return _read(RunTold, self._call("POST", f"/runs/{quote(run_id, safe='')}/cancel", b""))
+    def events(self, run_id: str, **wanted: str | None) -> EventList:
+        """``GET /runs/{run_id}/events``."""
+        return _read(EventList, self._call("GET", f"{_run(run_id, '/events')}{_query(wanted)}"))
+
+    def artifacts(self, run_id: str, **wanted: str | None) -> ArtifactList:
+        """``GET /runs/{run_id}/artifacts``."""
+        return _read(ArtifactList, self._call("GET", f"{_run(run_id, '/artifacts')}{_query(wanted)}"))
+
+    def pool(self, pool: str, **wanted: str | None) -> PoolView:
+        """``GET /pools/{pool}``."""
+        return _read(PoolView, self._call("GET", f"/pools/{quote(pool, safe='')}{_query(wanted)}"))
+
+    def cancel(self, run_id: str, mode: CancelMode) -> RunTold:
+        """``POST /runs/{run_id}/cancel``."""
+        return _read(RunTold, self._call("POST", _run(run_id, "/cancel"), Cancel(mode=mode).model_dump_json().encode()))
 
     def answer(self, run_id: str, go_on: bool) -> RunTold:
-        """``POST /runs/{run_id}/answer``. Raises CliError."""
-        body = Answer(go_on=go_on).model_dump_json().encode()
-        return _read(RunTold, self._call("POST", f"/runs/{quote(run_id, safe='')}/answer", body))
+        """``POST /runs/{run_id}/answer``."""
+        return _read(
+            RunTold, self._call("POST", _run(run_id, "/answer"), Answer(go_on=go_on).model_dump_json().encode())
+        )
 
-    def _call(self, method: str, path: str, body: bytes) -> bytes:
+    def retry(self, run_id: str, change: Retry) -> RunTold:
+        """``POST /runs/{run_id}/retry``."""
+        return _read(
+            RunTold, self._call("POST", _run(run_id, "/retry"), change.model_dump_json(exclude_none=True).encode())
+        )
+
+    def dashboard(self, run_id: str) -> DashboardLink:
+        """``POST /runs/{run_id}/dashboard``."""
+        return _read(DashboardLink, self._call("POST", _run(run_id, "/dashboard")))
+
+    def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         try:
             answer = URLLib3Session(timeout=TIMEOUT).send(self._signed(method, path, body))
             status, content = int(answer.status_code), bytes(answer.content)
@@ -108,6 +154,21 @@ class Api:
         except BotoCoreError as error:
             raise CliError(Exit.NO_PERMISSION, f"the request cannot be signed: {error}") from error
         return request.prepare()
+
+
+def _request(spec: RunSpec) -> bytes:
+    request = StartRequest(spec=spec.model_dump(mode="json", exclude_unset=True))
+    return request.model_dump_json(exclude={"owner"}).encode()
+
+
+def _run(run_id: str, rest: str = "") -> str:
+    return f"/runs/{quote(run_id, safe='')}{rest}"
+
+
+def _query(wanted: Mapping[str, str | None]) -> str:
+    """SigV4 wants %20 for a space, and nothing else encoded than it encodes itself."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return f"?{urlencode(given, quote_via=quote, safe='')}" if given else ""
 
 
 def _read(model: type[_Answer], content: bytes) -> _Answer:

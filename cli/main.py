@@ -1,21 +1,20 @@
-"""Arguments, and one function a command."""
+"""Arguments, and the exit code."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from cli import commands
+from cli.commands import API_VARIABLE
 from cli.exits import CliError, Exit
-from cli.specfile import read_spec
-from cli.view import clean, text
-from nightshift.contract.spec import RunSpec, spec_digest
+from cli.view import clean
 
-API_VARIABLE = "NIGHTSHIFT_API"
+MAX_LISTED = 1_000
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,91 +24,65 @@ class _Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_LISTED:
+        raise ValueError(text)
+    return number
+
+
 def _arguments() -> argparse.ArgumentParser:
-    parser = _Parser(prog="nightshift", description="Ask for training runs and look at them.")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    check = commands.add_parser("validate", help="check a run spec (YAML or JSON) without sending it")
-    start = commands.add_parser("start", help="ask for a run; asking again for the same one is harmless")
-    status = commands.add_parser("status", help="show where a run is")
-    cancel = commands.add_parser("cancel", help="end a run; asking again is harmless")
-    answer = commands.add_parser("answer", help="answer what a run asks; it ends where nobody does in time")
-    commands.add_parser("schema", help="print the JSON schema of a run spec")
-    for one in (check, start):
-        one.add_argument("file", type=Path)
-    for one in (status, cancel, answer):
-        one.add_argument("run", help="the run's id")
+    parser = _Parser(prog="nightshift", description="Ask for training runs, look at them, and steer them.")
+    every = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    def command(name: str, does: Callable[[argparse.Namespace], None], help: str, needs: str = "") -> Any:
+        """``needs`` is the one thing that the command is about: run, file or pool."""
+        made = every.add_parser(name, help=help)
+        made.set_defaults(does=does)
+        if needs == "file":
+            made.add_argument("file", type=Path, help="a run spec, YAML or JSON")
+        elif needs:
+            made.add_argument(needs, help="the run's id" if needs == "run" else "the pool's name")
+        if name not in ("validate", "schema"):
+            made.add_argument("--api", help=f"address of the API; default: ${API_VARIABLE}")
+        return made
+
+    command("validate", commands.validate, "check a run spec without sending it", "file")
+    command("plan", commands.plan, "have everything checked and nothing started", "file")
+    command("start", commands.start, "ask for a run; asking again for the same one is harmless", "file")
+    listed = command("list", commands.list_runs, "show runs: those that are not over, then the others, newest first")
+    listed.add_argument("--state", help="runs in this state only")
+    listed.add_argument("--pool", help="runs of this pool only")
+    listed.add_argument("--owner", help="runs of this owner only, as status shows it")
+    listed.add_argument("--limit", type=_count, default=50, help=f"how many at most (1 to {MAX_LISTED})")
+    command("status", commands.status, "show where a run is", "run")
+    trail = command("events", commands.events, "show what happened to a run, newest last", "run")
+    trail.add_argument("--limit", type=_count, default=100, help="how many of the newest")
+    command("queue", commands.queue, "show who holds a pool and who waits for it", "pool")
+    fetched = command("artifacts", commands.artifacts, "list what a run left, or fetch it", "run")
+    fetched.add_argument("--download", type=Path, metavar="DIR", help="fetch everything into this folder")
+    cancel = command("cancel", commands.cancel, "end a run; asking again is harmless", "run")
+    cancel.add_argument("--now", action="store_true", help="without waiting for a checkpoint")
+    answer = command("answer", commands.answer, "answer what a run asks; it ends where nobody does in time", "run")
     said = answer.add_mutually_exclusive_group(required=True)
     said.add_argument("--go-on", action="store_true", help="the run goes on waiting, or with its next attempt")
     said.add_argument("--give-up", action="store_true", help="the run ends for what it asked about")
-    for one in (start, status, cancel, answer):
-        one.add_argument("--api", help=f"address of the API; default: ${API_VARIABLE}")
-    return parser
-
-
-def _address(given: str | None) -> str:
-    from cli.client import checked_address
-
-    address = given or os.environ.get(API_VARIABLE, "")
-    if not address:
-        raise CliError(Exit.CONFIGURATION, f"the API's address is not known: give --api or set {API_VARIABLE}")
-    return checked_address(address)
-
-
-def _validate(arguments: argparse.Namespace) -> None:
-    spec = read_spec(arguments.file)
-    print(f"{arguments.file}: valid. Run {spec.run_id}, {spec.topology.gpus} GPUs, digest {spec_digest(spec)[:12]}")
-
-
-def _start(arguments: argparse.Namespace) -> None:
-    # botocore takes half a second to import: only the commands that call the API pay for it.
-    from cli.client import Api
-
-    spec = read_spec(arguments.file)
-    accepted = Api(_address(arguments.api)).start(spec)
-    print(
-        f"{clean(accepted.run_id)}: {'asked for' if accepted.created else 'asked for before'}, {clean(accepted.state)}"
+    retry = command("retry", commands.retry, "have a failed or cancelled run go on from its checkpoints", "run")
+    retry.add_argument(
+        "--raise", dest="raised", action="append", default=[], metavar="NAME=NUMBER", help="raise a budget"
     )
-
-
-def _status(arguments: argparse.Namespace) -> None:
-    from cli.client import Api
-
-    print(text(Api(_address(arguments.api)).status(arguments.run)))
-
-
-def _cancel(arguments: argparse.Namespace) -> None:
-    from cli.client import Api
-
-    told = Api(_address(arguments.api)).cancel(arguments.run)
-    print(f"{clean(told.run_id)}: cancel is recorded, {clean(told.state)} for now")
-
-
-def _answer(arguments: argparse.Namespace) -> None:
-    from cli.client import Api
-
-    told = Api(_address(arguments.api)).answer(arguments.run, arguments.go_on)
-    print(f"{clean(told.run_id)}: answered to {'go on' if arguments.go_on else 'give up'}, {clean(told.state)} for now")
-
-
-def _schema(_: argparse.Namespace) -> None:
-    print(json.dumps(RunSpec.model_json_schema(), indent=2))
-
-
-_COMMANDS = {
-    "validate": _validate,
-    "start": _start,
-    "status": _status,
-    "cancel": _cancel,
-    "answer": _answer,
-    "schema": _schema,
-}
+    retry.add_argument("--image", help="another image, by its digest")
+    dashboard = command("dashboard", commands.dashboard, "print an address of a run's Ray dashboard", "run")
+    dashboard.add_argument("--open", action="store_true", help="open it in the browser instead")
+    command("schema", commands.schema, "print the JSON schema of a run spec")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is one of sysexits."""
     arguments = _arguments().parse_args(argv)
     try:
-        _COMMANDS[arguments.command](arguments)
+        arguments.does(arguments)
     except CliError as error:
         print(f"nightshift: {clean(str(error), 1_000)}", file=sys.stderr)
         for line in error.lines:

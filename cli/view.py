@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from nightshift.contract.api import AuditLine, RunView
+from nightshift.contract.api import AuditLine, CancelMode, CurvePoint, RunView
 from nightshift.contract.publication import AttemptLine
 
 AUDIT_LINES = 8
@@ -72,6 +73,18 @@ def _until(view: RunView) -> str:
     return f" (answer before {clock(view.answer_until)} UTC)" if view.answer_until else ""
 
 
+def _cancelled(view: RunView) -> str:
+    at_once = view.cancel_mode is CancelMode.NOW
+    return f"a cancel was asked for, {'at once' if at_once else 'after a checkpoint'}"
+
+
+def curve(points: Sequence[CurvePoint]) -> str:
+    """``solved 12.5% at step 0, 50.0% at step 10, ... 87.5% at step 40``, at most six of them."""
+    shown = [*points[:1], *points[-5:]] if len(points) > 6 else list(points)
+    told = [f"{one.success:.1%} at step {one.step}" for one in shown]
+    return f"solved {', '.join([told[0], '...', *told[1:]] if len(points) > 6 else told)}"
+
+
 def text(view: RunView) -> str:
     """The whole answer of ``nightshift status``."""
     cause = f" ({words(view.cause)})" if view.cause else ""
@@ -80,10 +93,13 @@ def text(view: RunView) -> str:
         *([clean(view.sentence, 1_000)] if view.sentence else []),
         *([f"waiting: {clean(view.waiting_for, 1_000)}"] if view.waiting_for else []),
         *([f"asks: {clean(view.question, 1_000)}{_until(view)}"] if view.question else []),
-        *(["a cancel was asked for"] if view.cancel_requested else []),
+        *([_cancelled(view)] if view.cancel_requested else []),
         progress(view),
+        *([curve(view.curve)] if view.curve else []),
         f"owner {clean(view.owner)}, pool {clean(view.pool)}, asked for {clock(view.created_at)} UTC",
         f"files {clean(view.prefix)}",
+        *([f"retried {view.retries} time{'s' if view.retries != 1 else ''}"] if view.retries else []),
+        *(f"{clean(label, 40).lower()} {clean(address)}" for label, address in view.links.items()),
     ]
     if view.spend is not None:
         old = " (prices older than 90 days)" if view.spend.prices_old else ""

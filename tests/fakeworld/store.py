@@ -17,6 +17,7 @@ from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
 from nightshift.core.reconcile import Lease, OpenRun
+from nightshift.core.reopen import REOPENABLE
 from nightshift.core.run import Attempt, Run, RunState, Signal
 from nightshift.steps.ports import Nap, Rejection
 
@@ -83,13 +84,24 @@ class MemoryRunStore:
 
     def enqueue(self, run: Run, **changes: Any) -> Run:
         item = self._writable(run.run_id, run.k)
-        item.queue_place = (0 if run.priority is Priority.URGENT else 1, run.created_at, run.run_id)
+        asked_at = run.reopened_at or run.created_at
+        item.queue_place = (0 if run.priority is Priority.URGENT else 1, asked_at, run.run_id)
         return self._write(item, "enqueue", {**changes, "state": RunState.QUEUED})
 
     def succeed(self, run: Run) -> Run:
         item = self._writable(run.run_id, run.k)
         item.token = None
         return self._write(item, "succeed", {"k": run.k + 1, "history_base": item.run.shift_seq})
+
+    def reopen(self, run: Run, **changes: Any) -> Run | None:
+        item = self.items.get(run.run_id)
+        if item is None or item.run.k != run.k or item.run.state not in REOPENABLE or item.untold_since is not None:
+            if self.load(run.run_id, run.k).state not in REOPENABLE:
+                raise StaleExecution(run.run_id, run.k, "the run is not over")
+            return None
+        item.due, item.listed = changes["reopened_at"] + SOON, True
+        self._write(item, "reopen", {**changes, "k": run.k + 1})
+        return self.load(run.run_id, run.k + 1)
 
     def begin_look(self, run_id: str, k: int, now: datetime, interval: int = 60, entry: str = "") -> Run:
         item = self._writable(run_id, k)

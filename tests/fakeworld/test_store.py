@@ -14,15 +14,16 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from nightshift.adapters.run_store import DynamoRunStore
-from nightshift.contract.api import AuditLine
+from nightshift.contract.api import AuditLine, Retry
 from nightshift.contract.events import FieldError
 from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import StaleExecution
 from nightshift.core.reconcile import Lease
+from nightshift.core.reopen import reopening
 from nightshift.core.run import RunState, Signal, SignalKind
 from nightshift.steps.ports import Rejection, RunStore
-from tests.builders import NOW, attempt, run
+from tests.builders import IMAGE, NOW, attempt, run
 from tests.fakeworld.store import MemoryRunStore
 from tests.interleavings.table import SmallTable
 from tests.steps.world import create_table
@@ -108,6 +109,16 @@ def take_other(s: RunStore) -> Any:
 URGENT = NEW.model_copy(update={"run_id": "maze-3", "priority": Priority.URGENT, "created_at": LATER})
 ENDED = {"ended_at": NOW, "end_cause": EndCause.NODE_LOST}
 OLD = NEW.model_copy(update={"k": 2})
+
+
+def reopen(run_id: str = "maze-1", **changes: Any) -> Call:
+    def call(s: RunStore) -> Any:
+        there = s.get(run_id)
+        assert there is not None
+        return s.reopen(there, **reopening(there, Retry(image=IMAGE), LATER), **changes)
+
+    return call
+
 
 SCENARIOS: dict[str, list[Call]] = {
     "a run is created once": [create, lambda s: s.create(NEW.model_copy(update={"owner": "b"})), create_other],
@@ -273,6 +284,40 @@ SCENARIOS: dict[str, list[Call]] = {
         lambda s: s.told("maze-1"),
         lambda s: s.told("maze-1"),
         lambda s: s.told("nobody"),
+    ],
+    "a run that failed goes on under its next k, once its last message was sent": [
+        create,
+        create_other,
+        enqueue,
+        take,
+        claim(1),
+        save(1, **ENDED),
+        look,
+        nap("t1", 0, 1),
+        write(verified_step=20, step=25, question=None, verdict=RunState.FAILED, cause=EndCause.BUDGET_SPENT),
+        reopen(),
+        finish(ended_at=NOW, sentence="so"),
+        reopen(),
+        lambda s: s.told("maze-1"),
+        reopen(),
+        reopen(),
+        lambda s: s.reopen(NEW, **reopening(NEW, Retry(), LATER)),
+        write(step=1),
+        look,
+        save(1, message="an orphan's"),
+        lambda s: s.save_attempt(s.load("maze-1", 2), attempt(1, message="nor this: it has ended")),
+        enqueue_other,
+        lambda s: s.enqueue(s.load("maze-1", 2), waiting_since=LATER),
+        take_other,
+        lambda s: s.finish(s.load("maze-2", 1), RunState.SUCCEEDED),
+        lambda s: s.told("maze-2"),
+        reopen("maze-2"),
+        lambda s: s.take_lease(s.load("maze-1", 2), LATER),
+        lambda s: s.begin_look("maze-1", 2, LATER),
+        lambda s: s.claim_attempt(s.load("maze-1", 2), attempt(2)),
+        lambda s: s.finish(s.load("maze-1", 2), RunState.CANCELLED, ended_at=LATER),
+        lambda s: s.told("maze-1"),
+        reopen(),
     ],
     "audit lines are kept in order": [
         create,

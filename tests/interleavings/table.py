@@ -17,6 +17,7 @@ Items = dict[tuple[str, str], Item]
 INDEXES = {
     None: ("pk", "sk"),
     "by_cluster": ("cluster_pk", "cluster_sk"),
+    "by_created": ("list_pk", "list_sk"),
     "by_next_look": ("look_pk", "look_sk"),
     "by_pool": ("pool_pk", "pool_sk"),
 }

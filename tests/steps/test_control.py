@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nightshift.adapters.downloads import S3Downloads
 from nightshift.contract.control import Control, ControlCommand
 from nightshift.contract.layout import RunKeys
 from nightshift.core.causes import EndCause
@@ -16,6 +17,7 @@ from nightshift.core.decisions.cancelled import CANCEL_GRACE
 from nightshift.core.observation import ClusterView, JobState, JobView
 from nightshift.core.run import Awaiting, Question, RunState, SignalKind
 from nightshift.handlers import api
+from nightshift.handlers.wiring import ApiPorts
 from nightshift.steps.control import NoSuchRun, NotPossible, answer, cancel
 from nightshift.steps.ending import finish_for, teardown
 from nightshift.steps.look import MIN_GAP
@@ -225,7 +227,8 @@ def called(world: World, monkeypatch: pytest.MonkeyPatch, path: str, body: Any =
         "HYPERPOD_CLUSTER_NAME": "hp", "NAMESPACE": "ns", "POWERTOOLS_TRACE_DISABLED": "1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(api, "store_ports", lambda *_: world.ports)
+    wired = ApiPorts(world.ports, world.runs, S3Downloads(world.s3, BUCKET))
+    monkeypatch.setattr(api, "api_ports", lambda *_: wired)
     event = {
         "version": "2.0",
         "rawPath": path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from nightshift.contract.base import Document
 from nightshift.contract.control import Control
-from nightshift.contract.evals import EvalSummary
+from nightshift.contract.evals import EvalSet, EvalSummary
 from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.reading import MAX_DOCUMENT, Unreadable, read_document
@@ -32,6 +33,7 @@ MAX_NOTED = 20
 CHUNK = 1 << 20
 PARALLEL = 8
 JSON = "application/json"
+FIXED_SUMMARY = re.compile(rf"/a(\d{{1,9}})/{EvalSet.FIXED}-step-(\d{{1,9}})\.json$")
 D = TypeVar("D", bound=Document)
 
 
@@ -91,6 +93,16 @@ class S3Artifacts:
         found = self._documents(EvalSummary, [k for k in sizes if k.endswith(".json")])
         return [
             d for k, d in found if self._says_its_key(k, names.eval_summary(d.attempt, d.step, d.eval_set), d, run_id)
+        ]
+
+    def curve(self, run_id: str, limit: int) -> Sequence[EvalSummary]:
+        names = RunKeys(run_id)
+        found = [(k, m) for k in self._listed(names.evals) if (m := FIXED_SUMMARY.search(k)) is not None]
+        keys = [k for k, _ in sorted(found, key=lambda f: (int(f[1][1]), int(f[1][2])))]
+        every = max(1, -(-len(keys) // limit))
+        read = self._documents(EvalSummary, keys[::-1][::every][::-1])
+        return [
+            d for k, d in read if self._says_its_key(k, names.eval_summary(d.attempt, d.step, d.eval_set), d, run_id)
         ]
 
     def exports(self, run_id: str) -> Sequence[ExportRecord]:

@@ -58,17 +58,22 @@ def describe_eks_cluster(session: Any, name: str) -> EksCluster:
     return EksCluster(name, found["endpoint"], found["certificateAuthority"]["data"])
 
 
+def kubernetes_client(eks: EksCluster, token: str, namespace: str) -> Client:
+    """One an invocation: its token is short-lived."""
+    config = KubeConfig(
+        clusters={"eks": Cluster(server=eks.endpoint, certificate_auth_data=eks.ca_data)},
+        users={"controller": User(token=token)},
+        contexts={"eks": Context(cluster="eks", user="controller", namespace=namespace)},
+        current_context="eks",
+    )
+    return Client(config=config, namespace=namespace, timeout=httpx.Timeout(TIMEOUT_SECONDS))
+
+
 class KubernetesClusters:
-    """Implements ``steps.ports.Clusters``. One client an invocation: its token is short-lived."""
+    """Implements ``steps.ports.Clusters``."""
 
     def __init__(self, eks: EksCluster, token: str, placement: Placement) -> None:
-        config = KubeConfig(
-            clusters={"eks": Cluster(server=eks.endpoint, certificate_auth_data=eks.ca_data)},
-            users={"controller": User(token=token)},
-            contexts={"eks": Context(cluster="eks", user="controller", namespace=placement.namespace)},
-            current_context="eks",
-        )
-        self._client = Client(config=config, namespace=placement.namespace, timeout=httpx.Timeout(TIMEOUT_SECONDS))
+        self._client = kubernetes_client(eks, token, placement.namespace)
         self._placement = placement
 
     def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:

@@ -68,10 +68,11 @@ def spent_budget(run: Run, spec: RunSpec, gpu_hours: float, now: datetime) -> st
 
 
 def held_for(run: Run, now: datetime) -> timedelta:
-    """How long the run has held its nodes; up to its end where it has one."""
+    """How long the run has held its nodes, also before it was reopened; up to its end where it has one."""
+    before = timedelta(seconds=run.held_before)
     if run.leased_at is None:
-        return timedelta()
-    return max(timedelta(), (run.ended_at or now) - run.leased_at)
+        return before
+    return before + max(timedelta(), (run.ended_at or now) - run.leased_at)
 
 
 def spend_of(run: Run, now: datetime) -> Spend | None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from nightshift.contract.api import Retry
 from nightshift.contract.base import Document, ExternalText
 from nightshift.contract.control import ControlCommand
 from nightshift.contract.job import GuardReport
@@ -154,6 +155,7 @@ class Run(Document):
     recovering_since: datetime | None = None
     cancel_requested: bool = False
     cancel_requested_at: datetime | None = None
+    cancel_now: bool = Field(False, description="no checkpoint of the job is waited for")
     question: Question | None = None
     blamed: tuple[str, ...] = Field((), description="instances blamed for ended attempts, oldest first, with repeats")
     excluded: tuple[str, ...] = Field((), description="instances on which no pod of the run may be placed any more")
@@ -186,3 +188,7 @@ class Run(Document):
     eta_seconds: float | None = None
     published: bool = False
     ended_at: datetime | None = Field(None, description="when the record became final")
+    reopenings: int = Field(0, ge=0, description="how often the run was over and a person had it go on")
+    reopened_at: datetime | None = None
+    held_before: float = Field(0.0, ge=0, description="seconds for which it held its nodes before it was reopened")
+    retry: Retry | None = Field(None, description="what its retries change of its spec, all of them together")

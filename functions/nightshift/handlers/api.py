@@ -1,130 +1,177 @@
-"""HTTP API: ``POST /runs``, ``GET /runs/{run_id}``, ``POST /runs/{run_id}/cancel`` and ``/answer``. Every error is a problem
-document (RFC 9457)."""
+"""The HTTP API but for dashboards: ask for runs, look at them, steer them. ``docs/openapi.json`` describes it; every error is a
+problem document (RFC 9457)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import re
+from enum import StrEnum
 from typing import Any
 
-from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
-from pydantic import ValidationError
 
-from nightshift.contract.api import Answer, Problem, RunAccepted, RunTold
+from nightshift.contract.api import Answer, Cancel, CancelMode, Retry, RunAccepted, RunTold
 from nightshift.contract.events import FieldError, StartRequest
-from nightshift.core.errors import TransientError, bounded
-from nightshift.core.run import Run
+from nightshift.core.access import patterns
+from nightshift.core.run import Run, RunState
+from nightshift.handlers.http import (
+    BAD_REQUEST,
+    INVALID_SPEC,
+    NO_SUCH_RUN,
+    RUN_ID_TAKEN,
+    Refused,
+    answer,
+    body_of,
+    caller,
+    one_of,
+    page_size,
+    query,
+    refuse_unknown,
+    resolver,
+    run_named,
+)
 from nightshift.handlers.observability import logger, metrics, tracer
-from nightshift.handlers.settings import IntakeSettings, load
-from nightshift.handlers.wiring import store_ports
-from nightshift.steps import control
+from nightshift.handlers.settings import ApiSettings, load
+from nightshift.handlers.wiring import ApiPorts, api_ports
+from nightshift.steps import control, listing
 from nightshift.steps.intake import Deployment, request_run
-from nightshift.steps.ports import Ports
+from nightshift.steps.plan import plan_run
+from nightshift.steps.retry import retry
 from nightshift.steps.view import view_run
 
-MAX_BODY = 200_000
-app = APIGatewayHttpResolver()
+MAX_OWNER = 200
+POOL_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+app = resolver()
 
 
-def _problem(status: int, title: str, detail: str = "", errors: list[FieldError] | None = None) -> Response[str]:
-    problem = Problem(title=title, status=status, detail=detail, errors=errors or [])
-    return Response(status_code=status, content_type="application/problem+json", body=problem.model_dump_json())
+class Order(StrEnum):
+    OLDEST = "oldest"
+    NEWEST = "newest"
 
 
-def _ports() -> tuple[Ports, IntakeSettings]:
-    settings = load(IntakeSettings)
+def _wired() -> tuple[ApiPorts, ApiSettings]:
+    settings = load(ApiSettings)
     remaining = app.lambda_context.get_remaining_time_in_millis
-    return store_ports(settings, lambda: remaining() / 1_000, settings.training_run_arn), settings
+    return api_ports(settings, lambda: remaining() / 1_000), settings
 
 
-def _caller() -> str:
-    """The caller's identity, as IAM proved it to the API."""
-    context = app.current_event.raw_event.get("requestContext", {})
-    iam = context.get("authorizer", {}).get("iam", {})
-    return str(iam.get("userArn") or iam.get("accountId") or "unknown")
+def _steering(run_id: str) -> ApiPorts:
+    """Ports for a change of the run. Raises NoSuchRun, and NotYours where the caller may only look at it."""
+    wired, settings = _wired()
+    control.must_be_steered_by(wired.ports, run_named(run_id), caller(app), patterns(settings.operator_arns))
+    return wired
+
+
+def _told(run: Run) -> Response[str]:
+    return answer(202, RunTold(run_id=run.run_id, state=run.state.value))
+
+
+# ask for runs ---------------------------------------------------------------------------------------------------------
 
 
 @app.post("/runs")
 def start_run() -> Response[str]:
-    body = app.current_event.body or ""
-    if len(body) > MAX_BODY:
-        return _problem(413, "Request too large", f"At most {MAX_BODY} characters.")
-    try:
-        request = StartRequest.model_validate(json.loads(body))
-    except (json.JSONDecodeError, ValidationError) as error:
-        return _problem(400, "Not a start request", bounded(error, 500))
-    ports, settings = _ports()
+    request = body_of(app, StartRequest)
+    wired, settings = _wired()
     deployment = Deployment(settings.hyperpod_cluster, settings.namespace)
-    result = request_run(ports, deployment, request.spec, _caller())
+    result = request_run(wired.ports, deployment, request.spec, caller(app))
     if result.run is None:
         metrics.add_metric(name="RunsRefused", unit=MetricUnit.Count, value=1)
-        status, title = (409, "Run id is taken") if result.conflict else (422, "Invalid run spec")
-        return _problem(status, title, "Nothing was started.", list(result.errors))
+        raise Refused(RUN_ID_TAKEN if result.conflict else INVALID_SPEC, "Nothing was started.", result.errors)
     logger.append_keys(run_id=result.run.run_id)
     metrics.add_metric(name="RunsRequested", unit=MetricUnit.Count, value=1)
     accepted = RunAccepted(run_id=result.run.run_id, state=result.run.state.value, created=result.created)
-    return Response(
-        status_code=201 if result.created else 200, content_type="application/json", body=accepted.model_dump_json()
-    )
+    return answer(201 if result.created else 200, accepted)
+
+
+@app.post("/runs/plan")
+def plan() -> Response[str]:
+    request = body_of(app, StartRequest)
+    wired, _ = _wired()
+    planned = plan_run(wired.ports, wired.listings, request.spec, caller(app))
+    if planned.plan is None:
+        raise Refused(RUN_ID_TAKEN if planned.conflict else INVALID_SPEC, "It would be refused.", planned.errors)
+    return answer(200, planned.plan)
+
+
+# look at them ---------------------------------------------------------------------------------------------------------
+
+
+@app.get("/runs")
+def list_runs() -> Response[str]:
+    refuse_unknown(app, "state", "pool", "owner", "limit", "next")
+    wanted = listing.RunFilter(one_of(app, "state", RunState), query(app, "pool"), query(app, "owner"))
+    too_long = [name for name, text in (("pool", wanted.pool), ("owner", wanted.owner)) if len(text or "") > MAX_OWNER]
+    if too_long:
+        wrong = FieldError(field=too_long[0], problem=f"at most {MAX_OWNER} characters")
+        raise Refused(BAD_REQUEST, "", [wrong])
+    limit = page_size(app)
+    wired, _ = _wired()
+    return answer(200, listing.list_runs(wired.listings, wanted, limit, query(app, "next")))
 
 
 @app.get("/runs/<run_id>")
 def get_run(run_id: str) -> Response[str]:
-    logger.append_keys(run_id=bounded(run_id, 40))
-    if len(run_id) > 40:
-        return _problem(404, "No such run", "A run id has at most 40 characters.")
-    ports, settings = _ports()
-    found = view_run(ports, run_id, settings.bucket)
+    run_named(run_id)
+    wired, settings = _wired()
+    found = view_run(wired.ports, run_id, settings.bucket)
     if found is None:
-        return _problem(404, "No such run", f"Nobody asked for a run {run_id}.")
-    return Response(status_code=200, content_type="application/json", body=found.model_dump_json())
+        raise Refused(NO_SUCH_RUN, f"Nobody asked for a run {run_id}.")
+    return answer(200, found)
+
+
+@app.get("/runs/<run_id>/events")
+def events(run_id: str) -> Response[str]:
+    run_named(run_id)
+    refuse_unknown(app, "order", "limit", "next")
+    newest, limit = one_of(app, "order", Order, Order.OLDEST) is Order.NEWEST, page_size(app)
+    wired, _ = _wired()
+    return answer(200, listing.list_events(wired.ports, wired.listings, run_id, newest, limit, query(app, "next")))
+
+
+@app.get("/runs/<run_id>/artifacts")
+def artifacts(run_id: str) -> Response[str]:
+    run_named(run_id)
+    refuse_unknown(app, "limit", "next")
+    limit = page_size(app)
+    wired, _ = _wired()
+    return answer(200, listing.list_artifacts(wired.ports, wired.downloads, run_id, limit, query(app, "next")))
+
+
+@app.get("/pools/<pool>")
+def pool_view(pool: str) -> Response[str]:
+    refuse_unknown(app, "limit", "next")
+    if POOL_NAME.fullmatch(pool) is None:
+        wrong = FieldError(
+            field="pool", problem="a name of at most 40 lower-case letters, digits and hyphens is wanted"
+        )
+        raise Refused(BAD_REQUEST, "", [wrong])
+    limit = page_size(app)
+    wired, _ = _wired()
+    return answer(200, listing.view_pool(wired.ports, wired.listings, pool, limit, query(app, "next")))
+
+
+# steer them -----------------------------------------------------------------------------------------------------------
 
 
 @app.post("/runs/<run_id>/cancel")
 def cancel_run(run_id: str) -> Response[str]:
-    return _told(run_id, lambda ports: control.cancel(ports, run_id, _caller()))
+    said = body_of(app, Cancel, empty=Cancel())
+    at_once = said.mode is CancelMode.NOW
+    return _told(control.cancel(_steering(run_id).ports, run_id, caller(app), at_once))
 
 
 @app.post("/runs/<run_id>/answer")
 def answer_run(run_id: str) -> Response[str]:
-    body = app.current_event.body or ""
-    if len(body) > MAX_BODY:
-        return _problem(413, "Request too large", f"At most {MAX_BODY} characters.")
-    try:
-        said = Answer.model_validate(json.loads(body))
-    except (json.JSONDecodeError, ValidationError) as error:
-        return _problem(400, "Not an answer", bounded(f'Send {{"go_on": true}} or {{"go_on": false}}. {error}', 500))
-    return _told(run_id, lambda ports: control.answer(ports, run_id, said.go_on, _caller()))
+    said = body_of(app, Answer)
+    return _told(control.answer(_steering(run_id).ports, run_id, said.go_on, caller(app)))
 
 
-def _told(run_id: str, tell: Callable[[Ports], Run]) -> Response[str]:
-    logger.append_keys(run_id=bounded(run_id, 40))
-    if len(run_id) > 40:
-        return _problem(404, "No such run", "A run id has at most 40 characters.")
-    ports, _ = _ports()
-    try:
-        run = tell(ports)
-    except control.NoSuchRun as error:
-        return _problem(404, "No such run", str(error))
-    except control.NotPossible as error:
-        return _problem(409, "Not possible now", str(error))
-    except TransientError as error:
-        return _problem(503, "Try again", str(error))
-    body = RunTold(run_id=run.run_id, state=run.state.value).model_dump_json()
-    return Response(status_code=202, content_type="application/json", body=body)
-
-
-@app.not_found
-def not_found(_: Exception) -> Response[str]:
-    return _problem(404, "No such route")
-
-
-@app.exception_handler(Exception)  # type: ignore[untyped-decorator]  # powertools leaves it untyped
-def unexpected(error: Exception) -> Response[str]:
-    logger.exception("unexpected error")
-    return _problem(500, "Internal error", f"{type(error).__name__}; the function's log has the details.")
+@app.post("/runs/<run_id>/retry")
+def retry_run(run_id: str) -> Response[str]:
+    change = body_of(app, Retry, empty=Retry())
+    return _told(retry(_steering(run_id).ports, run_id, change, caller(app)))
 
 
 @logger.inject_lambda_context(clear_state=True)

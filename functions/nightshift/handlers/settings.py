@@ -28,6 +28,16 @@ class IntakeSettings(StoreSettings):
     namespace: str = Field(alias="NAMESPACE", min_length=1)
 
 
+class OperatorSettings(StoreSettings):
+    """``operator_arns``: patterns of who may steer anybody's run, separated by commas."""
+
+    operator_arns: str = Field("", alias="OPERATOR_ARNS", max_length=4_000)
+
+
+class ApiSettings(IntakeSettings, OperatorSettings):
+    """Of the API."""
+
+
 class ControllerSettings(StoreSettings):
     role_arn: str = Field(alias="CONTROLLER_ROLE_ARN", min_length=1)
     session_name: str = Field(alias="CONTROLLER_SESSION_NAME", min_length=2)
@@ -52,6 +62,10 @@ class StepSettings(ControllerSettings):
     @property
     def bounds(self) -> Bounds:
         return Bounds(looks=self.shift_looks, parent_events=self.parent_events)
+
+
+class DashboardSettings(ControllerSettings, OperatorSettings):
+    """Of the function that mints addresses of dashboards."""
 
 
 class ReconcilerSettings(ControllerSettings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.adapters.artifacts import S3Artifacts
+from nightshift.adapters.downloads import S3Downloads
 from nightshift.adapters.run_store import DynamoRunStore
 from nightshift.adapters.threads import at_once
 from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
@@ -22,8 +24,8 @@ from nightshift.core.capacity import HyperPodView
 from nightshift.core.errors import TransientError
 from nightshift.core.observation import ClusterView, OwnedCluster
 from nightshift.core.raycluster import Placement
-from nightshift.handlers.settings import ControllerSettings, StoreSettings
-from nightshift.steps.ports import Clusters, HyperPod, Jobs, Ports
+from nightshift.handlers.settings import ApiSettings, ControllerSettings, StoreSettings
+from nightshift.steps.ports import Clusters, Dashboards, Downloads, HyperPod, Jobs, Listings, Ports
 
 BOTO = Config(
     connect_timeout=5, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"}, max_pool_connections=16
@@ -36,9 +38,24 @@ def client(service: str) -> Any:
     return boto3.client(service, config=BOTO)
 
 
+@lru_cache(maxsize=1)
+def signing_client() -> Any:
+    """Of S3, for addresses: presigned ones are only good everywhere with version 4."""
+    return boto3.client("s3", config=BOTO.merge(Config(signature_version="s3v4")))
+
+
 @lru_cache(maxsize=4)
 def table(name: str) -> Any:
     return boto3.resource("dynamodb", config=BOTO).Table(name)
+
+
+@dataclass(frozen=True)
+class ApiPorts:
+    """What the API touches beyond the steps of a run."""
+
+    ports: Ports
+    listings: Listings
+    downloads: Downloads
 
 
 class Controller:
@@ -79,6 +96,12 @@ class Controller:
         from nightshift.adapters.hyperpod import SageMakerHyperPod
 
         return SageMakerHyperPod(self._role.session().client("sagemaker", config=BOTO), self._settings.hyperpod_cluster)
+
+    @cached_property
+    def dashboards(self) -> Dashboards:
+        from nightshift.adapters.ray_dashboard import RayDashboards
+
+        return RayDashboards(self._eks, self._token, self._settings.namespace)
 
     def jobs(self, raycluster: str) -> Jobs:
         from nightshift.adapters.ray_jobs import RayJobs, write_kubeconfig
@@ -154,6 +177,35 @@ class _LazyHyperPod:
         return self._controller.hyperpod.replace(instances)
 
 
+class _OwnHyperPod:
+    """HyperPod under the function's own role, for a look only: whatever keeps it from answering is told as one thing."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+
+    def view(self) -> HyperPodView:
+        from nightshift.adapters.hyperpod import SageMakerHyperPod
+
+        try:
+            return SageMakerHyperPod(client("sagemaker"), self._cluster).view()
+        except (ClientError, BotoCoreError) as error:
+            raise TransientError(f"of HyperPod cluster {self._cluster}", str(error)) from error
+
+    def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        raise RuntimeError("this function may only look at HyperPod")
+
+
+class _OwnDashboards:
+    """Dashboards under the controller role, which is assumed when one is asked for."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._controller = Controller(settings)
+
+    def address(self, raycluster: str) -> str:
+        with temporary_faults_named(raycluster):
+            return self._controller.dashboards.address(raycluster)
+
+
 class _None:
     """In place of what a function has no right to touch: any use is a fault of the wiring."""
 
@@ -201,6 +253,21 @@ def store_ports(settings: StoreSettings, remaining: Callable[[], float], trainin
         sleep=time.sleep,
         remaining=remaining,
     )
+
+
+def api_ports(settings: ApiSettings, remaining: Callable[[], float]) -> ApiPorts:
+    """Ports of the API: AWS services only, HyperPod among them for a look."""
+    plain = store_ports(settings, remaining, settings.training_run_arn)
+    return ApiPorts(
+        ports=replace(plain, hyperpod=_OwnHyperPod(settings.hyperpod_cluster)),
+        listings=DynamoRunStore(table(settings.table)),
+        downloads=S3Downloads(signing_client(), settings.bucket),
+    )
+
+
+def dashboards(settings: ControllerSettings) -> Dashboards:
+    """Made anew for each invocation, as the controller's credentials are."""
+    return _OwnDashboards(settings)
 
 
 def controller_ports(

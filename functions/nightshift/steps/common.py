@@ -28,6 +28,11 @@ def execution_name(run: Run) -> str:
     return f"{run.run_id}-r{run.k}"
 
 
+def stage_key(run: Run, key: str) -> str:
+    """Of a stage that comes once in a run, and once more after each time that it was reopened."""
+    return f"{key}-again{run.reopenings}" if run.reopenings else key
+
+
 def next_shift(run: Run) -> dict[str, Any]:
     """Changes that number the next shift, so that its execution's name is new."""
     return {"shift_seq": run.shift_seq + 1, "shift_first_look": run.look_seq}

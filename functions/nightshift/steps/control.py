@@ -3,9 +3,10 @@ a look finds them in the record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from nightshift.core.access import may_steer
 from nightshift.core.errors import NightshiftError, StaleExecution, TransientError, bounded
 from nightshift.core.run import Question, Run, Signal, SignalKind
 from nightshift.steps.common import audit
@@ -27,19 +28,40 @@ class NotPossible(NightshiftError):
     """The run is not where that could be done."""
 
 
-def cancel(ports: Ports, run_id: str, who: str) -> Run:
-    """End the run: a job that runs is asked to stop after a checkpoint, whatever is queued or waits ends at once. Asking
-    again changes nothing. Raises NoSuchRun, NotPossible, TransientError."""
+class NotYours(NightshiftError):
+    """Somebody else's run: it may be looked at, and nothing more."""
+
+    def __init__(self, run_id: str, owner: str) -> None:
+        super().__init__(
+            run_id, f"it belongs to {owner}", "Ask its owner, or an operator of this deployment (OperatorArns)."
+        )
+
+
+def must_be_steered_by(ports: Ports, run_id: str, who: str, operators: Sequence[str]) -> None:
+    """Raises NoSuchRun, and NotYours for a run that ``who`` may only look at. An owner never changes."""
+    run = ports.runs.get(run_id)
+    if run is None:
+        raise NoSuchRun(run_id)
+    if not may_steer(run.owner, who, operators):
+        raise NotYours(run_id, run.owner)
+
+
+def cancel(ports: Ports, run_id: str, who: str, at_once: bool = False) -> Run:
+    """End the run: a job that runs is asked to stop after a checkpoint, or stopped without one (``at_once``); whatever is
+    queued or waits ends at once in any case. Asking again changes nothing, but that a cancel may become one at once. Raises
+    NoSuchRun, NotPossible, TransientError."""
 
     def wanted(run: Run) -> dict[str, Any] | None:
-        if run.cancel_requested:
+        if run.cancel_requested and (run.cancel_now or not at_once or run.state.is_final or run.verdict is not None):
             return None
         _must_not_be_over(run, "cancelled")
-        return {"cancel_requested": True, "cancel_requested_at": ports.now()}
+        since = run.cancel_requested_at if run.cancel_requested else ports.now()
+        return {"cancel_requested": True, "cancel_requested_at": since, "cancel_now": at_once}
 
     run, changed = _changed(ports, run_id, wanted)
     if changed:
-        audit(ports, run_id, "person", "cancel requested", SignalKind.CANCEL.value, f"by {bounded(who, 200)}")
+        what = "cancel at once requested" if at_once else "cancel requested"
+        audit(ports, run_id, "person", what, SignalKind.CANCEL.value, f"by {bounded(who, 200)}")
     if not run.state.is_final:  # also of a repeat: the one before may have died before it woke the run
         wake(ports, run_id, Signal(kind=SignalKind.CANCEL, detail=f"by {bounded(who, 200)}", at=ports.now()))
     return run

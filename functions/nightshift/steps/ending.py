@@ -11,7 +11,7 @@ from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
 from nightshift.core.run import Run, RunState, Signal, SignalKind
-from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, next_shift, results_of
+from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, next_shift, results_of, stage_key
 from nightshift.steps.diagnostics import save_diagnostics
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
@@ -121,7 +121,7 @@ def emit_final(ports: Ports, run: Run) -> None:
         run,
         spec_or_none(ports, run.run_id),
         STAGES[run.state],
-        "final",
+        stage_key(run, "final"),
         attempt=run.attempt or None,
         cause=run.cause,
         sentence=run.sentence,

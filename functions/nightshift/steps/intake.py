@@ -64,7 +64,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
             field="run_id", problem=f"{checked.run_id} is a {there.state} run with other content; choose another id"
         )
         return _refuse(ports, raw, owner, [taken], conflict=True)
-    if there.state is RunState.ADMITTED:
+    if there.state is RunState.ADMITTED and not there.reopenings:  # a retry may have changed the spec
         ports.artifacts.put_spec(checked)
         ports.executions.start(execution_name(there), {"version": 1, "run_id": there.run_id, "k": there.k})
     if created:

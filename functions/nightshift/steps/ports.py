@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from nightshift.contract.api import AuditLine
+from nightshift.contract.api import AuditLine, RunLine
 from nightshift.contract.control import Control
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import FieldError, StageEvent
@@ -52,6 +52,17 @@ class NotBelieved:
     why: str
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Page(Generic[T_co]):
+    """Some items of a list; ``after`` is the position from which the next page goes on, None on the last one."""
+
+    items: tuple[T_co, ...]
+    after: str | None = None
+
+
 class RunStore(Protocol):
     """The table. Every write of a step is conditional on the run's k and on the run not being over."""
 
@@ -72,6 +83,11 @@ class RunStore(Protocol):
 
     def succeed(self, run: Run) -> Run:
         """The next k, whose history begins at the run's ``shift_seq``, in one write. Raises StaleExecution."""
+
+    def reopen(self, run: Run, **changes: Any) -> Run | None:
+        """A run that failed or was cancelled goes on under its next k: ``changes`` (None removes one, ``reopened_at`` is
+        needed), its place in every index and its current attempt change in one transaction. None, and nothing written, while
+        its last message has not been accepted. Raises StaleExecution where it is not over, or another k is."""
 
     def begin_look(self, run_id: str, k: int, now: datetime, interval: int = 60, entry: str = "") -> Run:
         """Count the look and drop the registered token, in one write. ``entry`` sorts looks by when their token was made:
@@ -142,6 +158,42 @@ class RunStore(Protocol):
         """Record a refused request; False if the same one is recorded already."""
 
     def rejections(self, run_id: str) -> Sequence[Rejection]: ...
+
+
+class Listings(Protocol):
+    """Lists for people, a page a call: at most ``limit`` items are read. Steps of a run need none of them. What an index says
+    may be seconds old."""
+
+    def runs_of(self, owner: str, after: str | None, limit: int) -> Page[RunLine]:
+        """Newest first."""
+
+    def runs_by_age(self, over: bool, after: str | None, limit: int) -> Page[RunLine]:
+        """Those that are over, or those that are not; newest first."""
+
+    def line_of(self, pool: str, after: str | None, limit: int) -> Page[Run]:
+        """Who waits for the pool, in the order in which they get it."""
+
+    def lease_of(self, pool: str) -> Lease | None: ...
+
+    def events(self, run_id: str, newest_first: bool, after: str | None, limit: int) -> Page[AuditLine]:
+        """A run's audit trail."""
+
+
+class Downloads(Protocol):
+    """Objects of a run for people to read."""
+
+    def page(self, run_id: str, after: str | None, limit: int) -> Page[tuple[str, int]]:
+        """(key below the run's prefix, bytes), by key."""
+
+    def address(self, run_id: str, key: str, seconds: int) -> str:
+        """From where anybody may read that object for so long."""
+
+
+class Dashboards(Protocol):
+    """Ray's dashboards behind the endpoint."""
+
+    def address(self, raycluster: str) -> str:
+        """A presigned one, good for a quarter of an hour and one session. Raises PermanentError, TransientError."""
 
 
 class Clusters(Protocol):
@@ -231,6 +283,9 @@ class Artifacts(Protocol):
     def outcome(self, run_id: str, attempt: int) -> Outcome | None: ...
 
     def summaries(self, run_id: str) -> Sequence[EvalSummary]: ...
+
+    def curve(self, run_id: str, limit: int) -> Sequence[EvalSummary]:
+        """Summaries of the fixed set, evenly thinned to ``limit`` of them; the newest is among them."""
 
     def exports(self, run_id: str) -> Sequence[ExportRecord]: ...
 

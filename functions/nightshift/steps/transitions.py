@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nightshift.contract.control import Control, ControlCommand
 from nightshift.contract.events import Stage
 from nightshift.contract.layout import submission_id
 from nightshift.contract.spec import RunSpec
@@ -10,7 +11,7 @@ from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, bounded
 from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
-from nightshift.steps.common import audit, emit, execution_name, next_shift
+from nightshift.steps.common import audit, emit, execution_name, next_shift, stage_key
 from nightshift.steps.ports import Ports
 from nightshift.steps.reports import outcome_of, progress_of
 from nightshift.steps.requests import Reply, StepRequest
@@ -23,17 +24,34 @@ def admit(ports: Ports, request: StepRequest) -> Reply:
     is its state, and what is under way is taken over. Nothing of it, and no deadline, begins anew."""
     run = ports.runs.load(request.run_id, request.k)
     if run.state is RunState.ADMITTED:
-        spec = ports.artifacts.spec(run.run_id)
+        run, spec = _as_retried(ports, run)
         queued = {"state": RunState.QUEUED, "waiting_since": ports.now(), **next_shift(run)}
         # A run that Kueue admits takes no place in the line of its pool: it would hold up those who need the lease.
         run = ports.runs.enqueue(run, **queued) if run.queue is None else ports.runs.update(run, **queued)
         audit(ports, run.run_id, "step", "admitted", detail=f"{spec.topology.gpus} GPUs, {run.total_steps} steps")
-        emit(ports, run, spec, Stage.QUEUED, "queued", sentence=_waits_for(ports, run))
+        emit(ports, run, spec, Stage.QUEUED, stage_key(run, "queued"), sentence=_waits_for(ports, run))
     elif not run.state.is_final:
         ending = run.verdict is not None and run.state is not RunState.TEARDOWN
         run = ports.runs.update(run, state=RunState.PUBLISHING if ending else run.state, **next_shift(run))
         audit(ports, run.run_id, "step", f"execution r{run.k} goes on", detail=f"the run is {run.state}")
     return Reply(decision=run.state.value, shift=str(run.shift_seq))
+
+
+def _as_retried(ports: Ports, run: Run) -> tuple[Run, RunSpec]:
+    """The run with its spec, changed as its retries want it: every later step, and the job, reads it from the bucket. A stop
+    that the old attempt did not carry out is followed by another request, so that the next one does not carry it out."""
+    spec = ports.artifacts.spec(run.run_id)
+    if run.retry is None:
+        return run, spec
+    wanted = run.retry.applied_to(spec)
+    if wanted != spec:
+        ports.artifacts.put_spec(wanted)
+    if run.control_command is ControlCommand.STOP_AFTER_CHECKPOINT:
+        seq, command = run.control_seq + 1, ControlCommand.CHECKPOINT_NOW
+        control = Control(run_id=run.run_id, seq=seq, command=command, reason="the run was retried", at=ports.now())
+        ports.artifacts.control(control)
+        run = ports.runs.update(run, control_seq=seq, control_command=command)
+    return run, wanted
 
 
 def _waits_for(ports: Ports, run: Run) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from nightshift.contract.api import RunView
+from collections.abc import Sequence
+
+from nightshift.contract.api import CancelMode, CurvePoint, RunView
 from nightshift.core.budgets import spend_of
-from nightshift.core.run import RunState
-from nightshift.steps.common import attempt_line
+from nightshift.core.evidence import results
+from nightshift.core.run import Attempt, Run, RunState
+from nightshift.steps.common import attempt_line, gpu_hours_of
 from nightshift.steps.ports import Ports
 
-TRAIL = 100
+TRAIL, MAX_CURVE = 100, 200
 
 
 def view_run(ports: Ports, run_id: str, bucket: str) -> RunView | None:
@@ -35,6 +38,7 @@ def view_run(ports: Ports, run_id: str, bucket: str) -> RunView | None:
             errors=last.errors,
             prefix="",
         )
+    attempts = ports.runs.attempts(run_id)
     return RunView(
         run_id=run.run_id,
         state=run.state.value,
@@ -51,10 +55,34 @@ def view_run(ports: Ports, run_id: str, bucket: str) -> RunView | None:
         sentence=run.sentence,
         waiting_for=run.waiting_for,
         spend=spend_of(run, now),
-        attempts=[attempt_line(a, now) for a in ports.runs.attempts(run_id)],
+        gpu_hours=round(gpu_hours_of(attempts, now), 4),
+        curve=_curve(ports, run, attempts),
+        attempts=[attempt_line(a, now) for a in attempts],
         audit=list(ports.runs.audit_trail(run_id, TRAIL)),
         question=run.question.text if run.question is not None else "",
         answer_until=run.question.until if run.question is not None else None,
         cancel_requested=run.cancel_requested,
+        cancel_mode=_cancel_mode(run),
+        retries=run.reopenings,
+        image=run.image,
+        ended_at=run.ended_at,
         prefix=f"s3://{bucket}/runs/{run_id}/",
+        links=ports.artifacts.links(run_id) if run.published else {},
     )
+
+
+def _cancel_mode(run: Run) -> CancelMode | None:
+    if not run.cancel_requested:
+        return None
+    return CancelMode.NOW if run.cancel_now else CancelMode.AFTER_CHECKPOINT
+
+
+def _curve(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> list[CurvePoint]:
+    """Evals of the fixed set that count, as they are in the bucket now."""
+    if not attempts:
+        return []
+    found = results(ports.artifacts.curve(run.run_id, MAX_CURVE), (), attempts).curve
+    return [
+        CurvePoint(step=s.step, attempt=s.attempt, solved=s.solved, of=s.of, success=s.success, low=s.low, high=s.high)
+        for s in found
+    ]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from nightshift.adapters.run_store.attempts import AttemptItems
 from nightshift.adapters.run_store.leases import LeaseItems
+from nightshift.adapters.run_store.listings import ListItems
 from nightshift.adapters.run_store.runs import RunRecords
 from nightshift.adapters.run_store.signals import SignalItems
 from nightshift.adapters.run_store.trail import TrailItems
@@ -23,5 +24,6 @@ from nightshift.adapters.run_store.trail import TrailItems
 __all__ = ["DynamoRunStore"]
 
 
-class DynamoRunStore(RunRecords, SignalItems, AttemptItems, TrailItems, LeaseItems):
-    """Implements ``steps.ports.RunStore``. ``table`` is a boto3 DynamoDB Table; its client is used for transactions."""
+class DynamoRunStore(RunRecords, SignalItems, AttemptItems, TrailItems, LeaseItems, ListItems):
+    """Implements ``steps.ports.RunStore`` and ``Listings``. ``table`` is a boto3 DynamoDB Table; its client is used for
+    transactions."""

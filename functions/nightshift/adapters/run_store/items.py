@@ -13,6 +13,9 @@ RUN, LEASE, MAX_TRAIL = "RUN", "LEASE", 200
 OPEN, UNTOLD, LEASES = "LOOK#OPEN", "LOOK#UNTOLD", "LEASES"
 """Partitions of sparse indexes: open runs by the time when something is due, ended ones that nobody was told about, leases."""
 
+LISTED_OPEN, LISTED_OVER = "RUNS#OPEN", "RUNS#OVER"
+"""Partitions of the index that lists runs for people: by the time when they were asked for."""
+
 SOON = timedelta(seconds=60)
 """How soon something follows a run's start, a step, or the end of a wait."""
 
@@ -37,6 +40,11 @@ def stamp(moment: datetime) -> str:
 def due(moment: datetime, wait: timedelta = SOON) -> dict[str, str]:
     """Index keys of an open run: something must be written again by then."""
     return {"look_pk": OPEN, "look_sk": stamp(moment + wait)}
+
+
+def listed(run_id: str, created_at: datetime, is_over: bool = False) -> dict[str, str]:
+    """Index keys of a run in the list of all runs."""
+    return {"list_pk": LISTED_OVER if is_over else LISTED_OPEN, "list_sk": f"{stamp(created_at)}#{run_id}"}
 
 
 def plain(value: Any) -> Any:

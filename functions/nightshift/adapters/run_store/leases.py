@@ -11,7 +11,7 @@ from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused
-from nightshift.adapters.run_store.items import LEASE, LEASES, UNTOLD, due, pool_pk, stamp, stored
+from nightshift.adapters.run_store.items import LEASE, LEASES, UNTOLD, due, listed, pool_pk, stamp, stored
 from nightshift.adapters.run_store.reading import key_of, moment, readable
 from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.reconcile import Lease
@@ -58,7 +58,7 @@ class LeaseItems(TableBase):
         return True
 
     def leases(self) -> Sequence[Lease]:
-        return readable(self._query(Key("pool_pk").eq(LEASES), MAX_POOLS, IndexName="by_pool"), _lease)
+        return readable(self._query(Key("pool_pk").eq(LEASES), MAX_POOLS, IndexName="by_pool"), read_lease)
 
     def release_lease(self, lease: Lease) -> bool:
         """An end is never taken back, and a run takes its lease only in a write of its own open record: so what is read
@@ -83,6 +83,7 @@ class LeaseItems(TableBase):
     def finish(self, run: Run, state: RunState, **changes: Any) -> Run:
         """The run's last write: its final state, and the lease given back, in one transaction."""
         ended = {"look_pk": UNTOLD, "look_sk": stamp(changes.get("ended_at") or run.created_at)}
+        ended |= listed(run.run_id, run.created_at, is_over=True)
         kept = {**stored(changes), **ended, "state": state.value}
         for _ in range(TRIES):
             try:
@@ -113,7 +114,8 @@ class LeaseItems(TableBase):
         return [{"Update": self._record(run, kept, "", {}, removed)}, {"Delete": given_back}]
 
 
-def _lease(item: dict[str, Any]) -> Lease:
+def read_lease(item: dict[str, Any]) -> Lease:
+    """Raises one of ``UNREADABLE``."""
     if item.get("version", 1) != 1 or not isinstance(item.get("run_id"), str):
         raise ValueError("it is of another version, or names no run")
     return Lease(str(item["pool_sk"]), item["run_id"], moment(item["since"]))

@@ -12,11 +12,24 @@ from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 from nightshift.adapters.run_store.base import TableBase, is_conditional, must_be_refused
-from nightshift.adapters.run_store.items import OPEN, RUN, UNTOLD, attempt_key, due, plain, pool_pk, run_pk, stamp
+from nightshift.adapters.run_store.items import (
+    OPEN,
+    RUN,
+    UNTOLD,
+    attempt_key,
+    due,
+    listed,
+    plain,
+    pool_pk,
+    run_pk,
+    stamp,
+    stored,
+)
 from nightshift.adapters.run_store.reading import moment, read_run, readable
 from nightshift.contract.spec import Priority
 from nightshift.core.errors import StaleExecution, TransientError
 from nightshift.core.reconcile import OpenRun
+from nightshift.core.reopen import REOPENABLE
 from nightshift.core.run import Run, RunState
 
 MAX_LISTED, TRIES = 1_000, 3
@@ -25,6 +38,7 @@ MAX_LISTED, TRIES = 1_000, 3
 class RunRecords(TableBase):
     def create(self, run: Run) -> tuple[Run, bool]:
         item = {"pk": run_pk(run.run_id), "sk": RUN, **plain(run.model_dump(mode="json")), **due(run.created_at)}
+        item |= listed(run.run_id, run.created_at)
         item |= {"cluster_pk": f"HYPERPOD#{run.hyperpod_cluster}", "cluster_sk": run.run_id}
         item |= {"owner_pk": f"OWNER#{run.owner}", "owner_sk": f"{stamp(run.created_at)}#{run.run_id}"}
         try:
@@ -48,7 +62,10 @@ class RunRecords(TableBase):
 
     def enqueue(self, run: Run, **changes: Any) -> Run:
         rank = 0 if run.priority is Priority.URGENT else 1
-        place = {"pool_pk": pool_pk(run.pool), "pool_sk": f"{rank}#{stamp(run.created_at)}#{run.run_id}"}
+        place = {
+            "pool_pk": pool_pk(run.pool),
+            "pool_sk": f"{rank}#{stamp(run.reopened_at or run.created_at)}#{run.run_id}",
+        }
         return self.update(run, **{**changes, **place, "state": RunState.QUEUED})
 
     def succeed(self, run: Run) -> Run:
@@ -74,14 +91,45 @@ class RunRecords(TableBase):
         record = self._record(there, changes, same, values, removed="#token")
         if there.attempt == 0:
             return [{"Update": record}]
-        current = {
+        return [{"Update": record}, self._handed_on(there)]
+
+    def _handed_on(self, run: Run) -> dict[str, Any]:
+        """The current attempt's item names the next k."""
+        handed_on = {
             "TableName": self._table.name,
-            "Key": attempt_key(there.run_id, there.attempt),
+            "Key": attempt_key(run.run_id, run.attempt),
             "UpdateExpression": "SET k = :next",
             "ConditionExpression": "attribute_exists(pk)",
-            "ExpressionAttributeValues": {":next": there.k + 1},
+            "ExpressionAttributeValues": {":next": run.k + 1},
         }
-        return [{"Update": record}, {"Update": current}]
+        return {"Update": handed_on}
+
+    def reopen(self, run: Run, **changes: Any) -> Run | None:
+        """Everything that ``finish`` took away is there again, in one transaction with the next k."""
+        opened = {**due(changes["reopened_at"]), **listed(run.run_id, run.created_at), "k": run.k + 1}
+        opened |= {"cluster_pk": f"HYPERPOD#{run.hyperpod_cluster}", "cluster_sk": run.run_id}
+        kept = {**stored(changes), **opened}
+        removed = [name for name in changes if name not in kept]
+        states = {f":state{n}": state.value for n, state in enumerate(sorted(REOPENABLE))}
+        record = {
+            "TableName": self._table.name,
+            "Key": {"pk": run_pk(run.run_id), "sk": RUN},
+            "UpdateExpression": f"SET {', '.join(f'#{n} = :{n}' for n in kept)} "
+            f"REMOVE {', '.join(f'#{n}' for n in removed)}",
+            # Listed nowhere: its last message was sent, so the execution before has nothing left to do.
+            "ConditionExpression": f"#k = :before AND #state IN ({', '.join(states)}) AND attribute_not_exists(look_pk)",
+            "ExpressionAttributeNames": {f"#{n}": n for n in {*kept, *removed}},
+            "ExpressionAttributeValues": {":before": run.k, **states, **{f":{n}": v for n, v in kept.items()}},
+        }
+        try:
+            self._transact([{"Update": record}, *([self._handed_on(run)] if run.attempt else [])])
+        except ClientError as error:
+            must_be_refused(run.run_id, error)
+            there = self.load(run.run_id, run.k)
+            if there.state not in REOPENABLE:
+                raise StaleExecution(run.run_id, run.k, f"the run is {there.state}") from error
+            return None
+        return self.load(run.run_id, run.k + 1)
 
     # looks ------------------------------------------------------------------------------------------------------
 

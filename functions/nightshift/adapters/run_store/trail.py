@@ -30,7 +30,7 @@ class TrailItems(TableBase):
             ScanIndexForward=False,
             ConsistentRead=True,
         )
-        return readable(reversed(found), _line)
+        return readable(reversed(found), read_line)
 
     def reject(self, rejection: Rejection) -> bool:
         try:
@@ -56,7 +56,8 @@ class TrailItems(TableBase):
         return readable(self._of_run(run_id, "REJECTED#"), _rejection)
 
 
-def _line(item: dict[str, Any]) -> AuditLine:
+def read_line(item: dict[str, Any]) -> AuditLine:
+    """Raises one of ``UNREADABLE``."""
     if item.get("version", 1) != 1:
         raise ValueError(f"version {item['version']} is not known")
     return read(AuditLine, {n: v for n, v in item.items() if n in AuditLine.model_fields})
