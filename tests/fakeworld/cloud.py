@@ -144,6 +144,7 @@ class Loop:
             self.advance(self.rng.uniform(0.01, 4.0))
         self._alive()
         if self.rates.refused and not self._running[-1].sheltered and self.rng.random() < self.rates.refused:
+            self.failures += 1  # here: a pass of the reconciler goes on after it
             raise TransientError("chaos", f"{service} throttles")
 
     def wrote(self, what: str) -> None:
