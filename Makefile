@@ -61,6 +61,9 @@ types: $(TEST) ## mypy --strict
 schema: $(TEST) ## docs/runspec.schema.json, from the RunSpec model
 	@$(RUN) docs/write_schema.py
 
+openapi: $(TEST) ## docs/openapi.json, from the API's models and routes
+	@$(RUN) docs/write_openapi.py
+
 lock: $(TEST) $(TOOLS) ## the pinned requirements, from what the environments hold now
 	@.venv/bin/python .ci/lock.py
 

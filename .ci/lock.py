@@ -97,7 +97,7 @@ LOCKS = (
         "tests/requirements.txt",
         ".venv",
         "What the tests need beside everything above.",
-        ("pytest", "hypothesis", "jsonschema", "mypy", "ruff", "packaging", "setuptools"),
+        ("pytest", "hypothesis", "jsonschema", "schemathesis", "mypy", "ruff", "packaging", "setuptools"),
     ),
     Lock(
         "tests/requirements-tools.txt",

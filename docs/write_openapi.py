@@ -100,7 +100,7 @@ ROUTES = (
     Route("post", "/runs/{run_id}/dashboard", "openDashboard", "An address of the run's Ray dashboard, good for one session.",
           {200: (api.DashboardLink, "The address. Whoever has it is let in.")}, STEERED),
     Route("get", "/pools/{pool}", "getPool", "Who holds a pool, and who waits for it, in order.",
-          {200: (api.PoolView, "The pool.")}, (http.BAD_REQUEST, http.BAD_PAGE), query=(LIMIT, NEXT)),
+          {200: (api.PoolView, "The pool.")}, (http.BAD_REQUEST, http.BAD_PAGE, http.NO_SUCH_ROUTE), query=(LIMIT, NEXT)),
 )  # fmt: skip
 
 

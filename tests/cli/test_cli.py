@@ -52,7 +52,7 @@ VIEW: dict[str, Any] = {
 
 @dataclass
 class Api:
-    """Answers every request with ``status`` and ``body``."""
+    """Answers every request with ``status`` and ``body``; a list is one answer after the other."""
 
     status: int = 200
     body: Any = None
@@ -68,7 +68,14 @@ def api(status: int, body: Any) -> Iterator[Api]:
         def do_GET(self) -> None:
             sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             here.requests.append((self.command, self.path, dict(self.headers), sent))
-            raw = here.body.encode() if isinstance(here.body, str) else json.dumps(here.body).encode()
+            body = here.body.pop(0) if isinstance(here.body, list) else here.body
+            raw = (
+                body
+                if isinstance(body, bytes)
+                else body.encode()
+                if isinstance(body, str)
+                else json.dumps(body).encode()
+            )
             self.send_response(here.status)
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
@@ -290,20 +297,25 @@ def test_status_says_where_a_run_is_what_happened_and_moves_no_cursor() -> None:
 @pytest.mark.parametrize(
     ("arguments", "path", "body", "said"),
     [
-        (["cancel", "maze-demo"], "/runs/maze-demo/cancel", None, "cancel is recorded, running for now"),
-        (["answer", "maze-demo", "--go-on"], "/runs/maze-demo/answer", True, "answered to go on, running for now"),
-        (["answer", "maze-demo", "--give-up"], "/runs/maze-demo/answer", False, "answered to give up, running for now"),
+        (["cancel", "maze-demo"], "cancel", {"mode": "after_checkpoint"}, "cancel is recorded, running for now"),
+        (["cancel", "maze-demo", "--now"], "cancel", {"mode": "now"}, "cancel is recorded, running for now"),
+        (["answer", "maze-demo", "--go-on"], "answer", {"go_on": True}, "answered to go on, running for now"),
+        (["answer", "maze-demo", "--give-up"], "answer", {"go_on": False}, "answered to give up, running for now"),
+        (["retry", "maze-demo"], "retry", {"budgets": {}}, "goes on from its checkpoints, running for now"),
+        (["retry", "maze-demo", "--raise", "wall_hours=80.5", "--raise", "dollars=900", "--image", SPEC["image"]], "retry",
+         {"budgets": {"wall_hours": 80.5, "dollars": 900}, "image": SPEC["image"]},
+         "goes on from its checkpoints, running for now"),
     ],
-)
-def test_a_run_is_cancelled_and_its_question_answered(
-    arguments: list[str], path: str, body: bool | None, said: str, nightshift: Command
+)  # fmt: skip
+def test_a_run_is_steered_by_one_signed_request(
+    arguments: list[str], path: str, body: dict[str, Any], said: str, nightshift: Command
 ) -> None:
     with api(202, {"version": 1, "run_id": "maze-demo", "state": "running"}) as to:
         done = nightshift(*arguments, "--api", to.address)
 
     assert (done.returncode, done.stdout) == (0, f"maze-demo: {said}\n")
-    assert to.requests[0][:2] == ("POST", path)
-    assert json.loads(to.requests[0][3] or b"null") == (None if body is None else {"version": 1, "go_on": body})
+    assert to.requests[0][:2] == ("POST", f"/runs/maze-demo/{path}")
+    assert json.loads(to.requests[0][3]) == {"version": 1} | body
     assert signed_correctly(to)
 
 
@@ -327,6 +339,9 @@ def test_status_shows_what_a_run_asks_and_until_when(nightshift: Command) -> Non
     ("arguments", "environment", "code", "said"),
     [
         (["answer", "r"], {}, 64, "--go-on"),
+        (["retry", "r", "--raise", "hours=3"], {"NIGHTSHIFT_API": "http://127.0.0.1:1"}, 64, "NAME is one of"),
+        (["retry", "r", "--raise", "gpu_hours=x"], {"NIGHTSHIFT_API": "http://127.0.0.1:1"}, 64, "valid number"),
+        (["list", "--limit", "0"], {}, 64, "invalid _count value"),
         (["dance"], {}, 64, "invalid choice"),
         (["status"], {}, 64, "required: run"),
         (["status", "r"], {}, 78, "NIGHTSHIFT_API"),
