@@ -45,7 +45,10 @@ LOCKS = (
             "lightkube",
             "ray[default]",
             "toolkit-for-ray-on-sagemaker-ai",
+            "sagemaker-core",
         ),
+        # mock serves sagemaker-core's own tests.
+        frozenset({"mock"}),
     ),
     Lock(
         "training_job/requirements.txt",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from nightshift.contract.layout import RunKeys
 from nightshift.handlers.settings import (
@@ -21,7 +21,9 @@ from nightshift.handlers.settings import (
     StoreSettings,
 )
 from nightshift.steps.reconcile import BUDGET
+from tests.builders import spec
 from tests.deploy.repository import ROOT, resources, template, translated
+from training_job.doctor.cloud import PROBES
 
 SETTINGS: dict[str, type[BaseModel]] = {
     "ApiFunction": ApiSettings,
@@ -264,6 +266,24 @@ def test_a_job_may_write_its_evidence_and_nothing_that_the_controller_writes() -
         f"{keys.adapter('best')}adapter_config.json",
     ):
         assert not writable(forbidden), forbidden
+
+
+def test_only_the_controller_may_register_a_model_and_only_in_the_groups_that_the_deployment_names() -> None:
+    assert roles_granted("sagemaker:CreateModelPackage") == {role_of("ControllerFunction")}
+    [statement] = [
+        one for one in statements(role_of("ControllerFunction")) if "sagemaker:CreateModelPackage" in actions(one)
+    ]
+    named = [one["Fn::Sub"].rpartition(":")[2] for one in statement["Resource"]]
+    assert named == ["model-package-group/${ModelPackageGroups}", "model-package/${ModelPackageGroups}/*"]
+    assert template()["Parameters"]["ModelPackageGroups"]["Default"] == "", "nobody registers anything unasked"
+
+
+def test_the_doctor_may_remove_its_own_probe_and_nothing_of_a_run() -> None:
+    every = [one for role in resources("AWS::IAM::Role") for one in statements(role)]
+    removing = [one for one in every if "s3:DeleteObject" in actions(one)]
+    assert [one["Resource"] for one in removing] == [{"Fn::Sub": "${Bucket.Arn}/" + PROBES + "*"}]
+    with pytest.raises(ValidationError):
+        spec(run_id=PROBES.split("/")[1])
 
 
 def test_no_secret_and_no_account_is_written_into_the_template() -> None:

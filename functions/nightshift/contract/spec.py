@@ -219,6 +219,14 @@ class Budgets(Model):
     ask_hours: float = Field(24, gt=0, le=24 * 30, description="how long a question to a person may stay open")
 
 
+class Publishing(Model):
+    """Where a verified success goes beyond the bucket."""
+
+    model_package_group: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9](-?[a-zA-Z0-9])*$", max_length=63)] = (
+        Field(description="of SageMaker's model registry: a package of the best adapter waits there for approval")
+    )
+
+
 class NotifyLevel(StrEnum):
     QUIET = "quiet"
     NORMAL = "normal"
@@ -246,6 +254,7 @@ class RunSpec(Model):
     )
     target: Target | None = None
     notify: NotifyLevel = NotifyLevel.NORMAL
+    publish: Publishing | None = Field(None, description="where a success is registered as well; none: nowhere")
 
     @field_validator("topology")
     @classmethod

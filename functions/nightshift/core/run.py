@@ -187,6 +187,8 @@ class Run(Document):
     success: float | None = None
     eta_seconds: float | None = None
     published: bool = False
+    model_package: str | None = Field(None, description="ARN in SageMaker's model registry")
+    registration_problem: ExternalText = Field("", description="why there is no model package although one was wanted")
     ended_at: datetime | None = Field(None, description="when the record became final")
     reopenings: int = Field(0, ge=0, description="how often the run was over and a person had it go on")
     reopened_at: datetime | None = None

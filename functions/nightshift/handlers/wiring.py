@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.adapters.artifacts import S3Artifacts
 from nightshift.adapters.downloads import S3Downloads
+from nightshift.adapters.model_registry import SageMakerRegistry
 from nightshift.adapters.run_store import DynamoRunStore
 from nightshift.adapters.threads import at_once
 from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
@@ -287,4 +288,5 @@ def controller_ports(
         sleep=plain.sleep,
         remaining=remaining,
         together=at_once,
+        registry=SageMakerRegistry(lambda: client("sagemaker"), settings.region, settings.bucket),
     )

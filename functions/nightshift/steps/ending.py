@@ -124,7 +124,7 @@ def emit_final(ports: Ports, run: Run) -> None:
         stage_key(run, "final"),
         attempt=run.attempt or None,
         cause=run.cause,
-        sentence=run.sentence,
+        sentence=_sentence(run),
         baseline=found.baseline,
         final=found.final,
         holdout_baseline=found.holdout_baseline,
@@ -133,12 +133,18 @@ def emit_final(ports: Ports, run: Run) -> None:
         attempts=[attempt_line(a, now) for a in attempts][-20:],
         gpu_hours=round(gpu_hours_of(attempts, now), 4),
         spend=spend_of(run, now),
-        links=ports.artifacts.links(run.run_id),
+        links=ports.artifacts.links(run.run_id) | ({"Model package": run.model_package} if run.model_package else {}),
     )
     if not accepted:
         raise TransientError(run.run_id, "EventBridge did not accept the final message")
     ports.runs.told(run.run_id)  # until then the reconciler sends it again
     audit(ports, run.run_id, "step", "final message sent", detail=str(run.state))
+
+
+def _sentence(run: Run) -> str:
+    if not run.registration_problem:
+        return run.sentence
+    return f"{run.sentence} It is not in the model registry: {bounded(run.registration_problem, 500)}".strip()
 
 
 def spec_or_none(ports: Ports, run_id: str) -> RunSpec | None:

@@ -18,6 +18,7 @@ from nightshift.core.causes import EndCause
 from nightshift.core.errors import NightshiftError
 from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayView
 from nightshift.core.reconcile import ExecutionStatus, Lease, OpenRun
+from nightshift.core.registration import Registration
 from nightshift.core.run import Attempt, Run, RunState, Signal
 
 NO_LOG = "no driver log: "
@@ -314,6 +315,13 @@ class Artifacts(Protocol):
         """Label -> address, for people."""
 
 
+class Registry(Protocol):
+    """A model registry."""
+
+    def register(self, wanted: Registration) -> str:
+        """The ARN of the run's one model package: made now, or by a call before. Raises NightshiftError."""
+
+
 class Stages(Protocol):
     """Stage events to EventBridge. A message that cannot be sent never touches the run."""
 
@@ -366,3 +374,5 @@ class Ports:
     remaining: Callable[[], float]
     """Seconds that this invocation may still run."""
     together: Together = one_by_one
+    registry: Registry | None = None
+    """None where a function registers nothing."""

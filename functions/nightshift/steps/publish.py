@@ -21,6 +21,7 @@ from nightshift.report.card import Adapter, model_card
 from nightshift.report.html import render_report
 from nightshift.steps.common import attempt_line, audit, gpu_hours_of, results_of
 from nightshift.steps.ports import Ports
+from nightshift.steps.registering import register
 from nightshift.steps.reports import tell_not_believed
 from nightshift.steps.requests import Reply, StepRequest
 
@@ -115,8 +116,9 @@ def verify(ports: Ports, request: StepRequest) -> Reply:
     problems += _adapter_problems(manifest, run)
     if problems:
         raise PublicationError(run.run_id, "; ".join(problems[:5]))
-    ports.runs.update(run, published=True)
+    run = ports.runs.update(run, published=True)
     audit(ports, run.run_id, "step", "publication verified", detail=f"{len(manifest.objects)} objects read back")
+    register(ports, run, manifest)
     return Reply(decision="ready", shift=str(run.shift_seq))
 
 

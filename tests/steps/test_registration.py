@@ -1,0 +1,189 @@
+"""A success in the model registry: the real SDK against the local SageMaker, and a run that never suffers from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightshift.adapters.model_registry import SageMakerRegistry
+from nightshift.contract.events import Stage
+from nightshift.core.errors import PermanentError, TransientError
+from nightshift.core.registration import MAX_VALUE, Registration, value_of
+from nightshift.core.run import Awaiting, RunState
+from nightshift.steps.ending import notify, release
+from nightshift.steps.publish import publish, verify
+from tests.builders import NOW, spec_json
+from tests.steps.test_run import finish_attempt, put_results
+from tests.steps.test_signals import running
+from tests.steps.world import BUCKET, World, step
+
+GROUP, REGION = "nightshift-mazes", "us-east-1"
+
+
+def wanted(run_id: str = "maze-1", **changes: Any) -> Registration:
+    known = {
+        "run_id": run_id, "group": GROUP, "description": f"Nightshift run {run_id}: 62 of 64 solved",
+        "model_prefix": f"runs/{run_id}/adapters/best/", "statistics_key": f"runs/{run_id}/eval/a1/fixed-step-400.json",
+        "metadata": {"nightshift:run_id": run_id}, "asked_at": NOW - timedelta(days=3),
+    }  # fmt: skip
+    return Registration(**(known | changes))
+
+
+@pytest.fixture
+def sagemaker(world: World) -> Any:
+    return boto3.client("sagemaker", region_name=REGION)
+
+
+@pytest.fixture
+def registry(sagemaker: Any) -> SageMakerRegistry:
+    return SageMakerRegistry(lambda: sagemaker, REGION, BUCKET)
+
+
+def packages(sagemaker: Any) -> list[dict[str, Any]]:
+    listed = sagemaker.list_model_packages(ModelPackageGroupName=GROUP)["ModelPackageSummaryList"]
+    return [sagemaker.describe_model_package(ModelPackageName=one["ModelPackageArn"]) for one in listed]
+
+
+def succeeded(world: World, registry: Any = None, **publish_in: Any) -> None:
+    """A run is trained to its end; what it published is about to be verified."""
+    raw = spec_json(**({"publish": publish_in} if publish_in else {}))
+    running(world, **{name: raw[name] for name in ("publish",) if name in raw})
+    put_results(world, 1, {0: 28})
+    finish_attempt(world, attempt=1)
+    assert (ended := world.look(Awaiting.ATTEMPT, "token-9")) is not None and ended.decision == "succeeded"
+    world.ports = replace(world.ports, registry=registry)
+    publish(world.ports, step("publish"))
+
+
+def trail(world: World) -> list[str]:
+    return [line.what for line in world.runs.audit_trail("maze-1", 100)]
+
+
+# ------------------------------------------------------------------ the SDK against SageMaker
+def test_the_group_is_made_once_and_a_package_points_to_the_adapter_as_it_lies_in_the_bucket(
+    sagemaker: Any, registry: SageMakerRegistry
+) -> None:
+    arns = [registry.register(wanted(run_id)) for run_id in ("maze-1", "maze-2")]
+
+    found = packages(sagemaker)
+    assert sorted(one["ModelPackageArn"] for one in found) == sorted(arns)
+    assert len(sagemaker.list_model_package_groups()["ModelPackageGroupSummaryList"]) == 1
+    [one] = [one for one in found if one["ModelPackageArn"] == arns[0]]
+    [container] = one["InferenceSpecification"]["Containers"]
+    assert container["ModelDataSource"]["S3DataSource"] == {
+        "S3Uri": f"s3://{BUCKET}/runs/maze-1/adapters/best/", "S3DataType": "S3Prefix", "CompressionType": "None",
+    }  # fmt: skip
+    assert one["ModelApprovalStatus"] == "PendingManualApproval"
+    assert one["CustomerMetadataProperties"] == {"nightshift:run_id": "maze-1"}
+    statistics = one["ModelMetrics"]["ModelQuality"]["Statistics"]
+    assert statistics["S3Uri"] == f"s3://{BUCKET}/runs/maze-1/eval/a1/fixed-step-400.json"
+
+
+def test_a_run_has_one_package_however_often_it_is_registered(sagemaker: Any, registry: SageMakerRegistry) -> None:
+    first = registry.register(wanted())
+    registry.register(wanted("maze-10"))  # its id begins with the other's
+
+    assert registry.register(wanted()) == first
+    assert len(packages(sagemaker)) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("AccessDeniedException", PermanentError), ("ThrottlingException", TransientError)]
+)
+def test_what_sagemaker_refuses_has_the_name_of_the_group_and_a_remedy(
+    sagemaker: Any, registry: SageMakerRegistry, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
+) -> None:
+    def refusing(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": code, "Message": "not you"}}, "CreateModelPackageGroup")
+
+    monkeypatch.setattr(sagemaker, "create_model_package_group", refusing)
+
+    with pytest.raises(kind, match="not you"):
+        registry.register(wanted())
+
+
+@given(st.text(max_size=600))
+def test_any_text_becomes_a_value_that_sagemaker_takes(text: str) -> None:
+    value = value_of(text)
+
+    assert 1 <= len(value) <= MAX_VALUE
+    assert all(one.isalnum() or one in " _.:/=+-@" or one.isidentifier() or not one.isascii() for one in value)
+
+
+# ------------------------------------------------------------------ a run
+def test_a_verified_success_is_registered_and_the_last_message_names_it(
+    world: World, sagemaker: Any, registry: SageMakerRegistry
+) -> None:
+    succeeded(world, registry, model_package_group=GROUP)
+    assert not sagemaker.list_model_package_groups()["ModelPackageGroupSummaryList"], "only what is verified"
+
+    verify(world.ports, step("verify"))
+    verify(world.ports, step("verify"))  # a repeat
+
+    [one] = packages(sagemaker)
+    assert one["CustomerMetadataProperties"].items() >= {
+        "nightshift:run_id": "maze-1", "nightshift:step": "400", "nightshift:fixed_success": "0.9688",
+        "nightshift:fixed_low": "0.8930", "nightshift:fixed_high": "0.9914", "nightshift:fixed_items": "64",
+    }.items()  # fmt: skip
+    assert world.run().model_package == one["ModelPackageArn"]
+    release(world.ports, step("release"))
+    notify(world.ports, step("notify"))
+    [told] = [event for event in world.stages.events if event.stage is Stage.FINISHED]
+    assert told.links["Model package"] == one["ModelPackageArn"]
+
+
+class Refusing:
+    def register(self, wanted: Registration) -> str:
+        raise PermanentError(wanted.run_id, "AccessDenied", "Ask whoever owns the group.")
+
+
+class Breaking:
+    def register(self, wanted: Registration) -> str:
+        raise KeyError("an SDK that changed")
+
+
+def in_a_hurry(world: World) -> None:
+    world.with_remaining(3)
+
+
+@pytest.mark.parametrize(
+    ("registry", "before", "why"),
+    [
+        (Refusing(), None, "AccessDenied"),
+        (Breaking(), None, "an SDK that changed"),
+        (None, None, "no model registry"),
+        (Refusing(), in_a_hurry, "no time"),
+    ],
+)
+def test_a_registry_that_fails_is_told_and_the_run_succeeds(
+    world: World, registry: Any, before: Callable[[World], None] | None, why: str
+) -> None:
+    succeeded(world, registry, model_package_group=GROUP)
+    if before is not None:
+        before(world)
+
+    assert verify(world.ports, step("verify")).decision == "ready"
+
+    assert world.run().published and "model package not registered" in trail(world)
+    release(world.ports, step("release"))
+    notify(world.ports, step("notify"))
+    assert world.run().state is RunState.SUCCEEDED
+    [told] = [event for event in world.stages.events if event.stage is Stage.FINISHED]
+    assert why in told.sentence and "Model package" not in told.links
+
+
+def test_a_run_that_names_no_group_touches_no_registry(world: World) -> None:
+    succeeded(world, Breaking())
+
+    verify(world.ports, step("verify"))
+
+    assert world.run().model_package is None and not world.run().registration_problem
+    assert not [what for what in trail(world) if "model package" in what]
