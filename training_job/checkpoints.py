@@ -186,6 +186,11 @@ def _problem_of_safetensors(path: Path) -> str | None:
     return None if ends and 8 + length + max(ends) == size else f"{size} bytes are not what its header says"
 
 
+def adapter_of(paths: SharedPaths, step: int) -> Path:
+    """The folder of a checkpoint's adapter."""
+    return paths.checkpoint(step) / "policy" / "lora_adapter"
+
+
 def sizes_on_disk(paths: SharedPaths) -> list[int]:
     """Bytes of each checkpoint that a run has."""
     folders = [paths.checkpoint(step) for step in steps_on_disk(paths.ckpts)]

@@ -65,15 +65,21 @@ def problems_by_record(folder: Path) -> list[str]:
     kept = _read_record(folder)
     expected = expected_files(folder)
     expected += sorted({folder / name for name in kept} - set(expected))
+    known = {path: kept.get(path.relative_to(folder).as_posix()) for path in expected}
     try:
         missing = [path for path in expected if not path.is_file()]
         if missing:
             return [f"{path.relative_to(folder)}: missing" for path in missing]
+        changed = [path for path, one in known.items() if one is None or not _looks_as(one, path)]
+        problems = problems_in(folder, changed)
+        if problems:
+            return problems
         with ThreadPoolExecutor(READERS) as pool:
-            same = list(pool.map(lambda path: _is_as(kept.get(path.relative_to(folder).as_posix()), path), expected))
+            rest = [(path, one) for path, one in known.items() if one is not None and path not in set(changed)]
+            same = list(pool.map(lambda pair: _sample(pair[0], pair[1].size) == pair[1].sample, rest))
     except OSError as error:
         raise StorageUnreachable(f"{folder} cannot be read: {error}") from error
-    return problems_in(folder, [path for path, known in zip(expected, same, strict=True) if not known])
+    return problems_in(folder, [path for (path, _), one in zip(rest, same, strict=True) if not one])
 
 
 def _read_record(folder: Path) -> dict[str, FileRecord]:
@@ -85,13 +91,10 @@ def _read_record(folder: Path) -> dict[str, FileRecord]:
         return {}
 
 
-def _is_as(kept: FileRecord | None, path: Path) -> bool:
-    if kept is None:
-        return False
+def _looks_as(kept: FileRecord, path: Path) -> bool:
+    """By what can be known without opening it."""
     now = path.stat()
-    if (now.st_size, int(now.st_mtime)) != (kept.size, kept.modified) or now.st_blocks < kept.allocated:
-        return False
-    return _sample(path, now.st_size) == kept.sample
+    return (now.st_size, int(now.st_mtime)) == (kept.size, kept.modified) and now.st_blocks >= kept.allocated
 
 
 def _record_of(path: Path) -> FileRecord:

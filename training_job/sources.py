@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from nightshift.contract import Phase, SharedPaths
 from nightshift.contract.job import Download
@@ -130,7 +131,7 @@ def _staged(source: str, paths: SharedPaths, open_store: OpenStore, owner: Owner
             f"{source} holds other files than when the run began, and what it began with is no longer on /shared: bring those "
             "files back, or start a new run",
         )
-    folder = stage(origin, paths.models, owner or Owner("nobody", 0), tell)
+    folder = stage(origin, paths.models, owner or Owner(f"nobody-{uuid4().hex[:8]}", 0), tell)
     if owner is not None:
         pins.write(Pin(field=_FIELD, source=source, address=origin.address, content=content))
     return FoundModel(folder / inner, origin.address)

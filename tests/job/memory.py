@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
 from nightshift.contract import FileDigest
+from training_job.store import Stored
 
 
 class MemoryStore:
@@ -30,7 +32,15 @@ class MemoryStore:
         self.objects[key] = content
 
     def listing(self, prefix: str) -> dict[str, str]:
-        return {key: "" for key in self.objects if key.startswith(prefix)}
+        return {key: one.tag for key, one in self.stored(prefix).items()}
+
+    def stored(self, prefix: str) -> dict[str, Stored]:
+        found = {key: content for key, content in sorted(self.objects.items()) if key.startswith(prefix)}
+        return {key: Stored(len(content), hashlib.sha256(content).hexdigest()) for key, content in found.items()}
+
+    def download(self, key: str, path: Path, tag: str) -> None:
+        assert self.stored(key)[key].tag == tag
+        path.write_bytes(self.objects[key])
 
     def may_write(self, key: str) -> None:
         """Yes."""

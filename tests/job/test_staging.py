@@ -353,35 +353,6 @@ def test_a_row_that_skyrl_takes_must_not_be_refused(row: dict[str, Any]) -> None
     assert problem_of_row(row) is None
 
 
-@pytest.mark.parametrize("where", ["s3", "shared"])
-def test_a_parquet_file_is_staged_once_and_one_that_changes_under_a_run_is_refused(
-    s3: Any, tmp_path: Path, where: str
-) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow comes with SkyRL's environment")
-    from pyarrow import parquet
-
-    paths, file = SharedPaths(f"run-{where}", tmp_path / "mount"), tmp_path / "mount" / "rows.parquet"
-    file.parent.mkdir()
-    uri = f"s3://{BUCKET}/data/rows.parquet" if where == "s3" else "/shared/rows.parquet"
-
-    def write(rows: list[dict[str, Any]]) -> None:
-        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-        s3.upload_file(str(file), BUCKET, "data/rows.parquet")
-
-    def read() -> list[dict[str, Any]]:
-        items = open_items(ParquetData(kind="parquet", uri=uri), "task.eval", paths, S3Store)
-        return [items.row(number) for number in range(len(items))]
-
-    write([GOOD])
-    assert read() == [GOOD]
-    write([GOOD, GOOD])
-    if where == "s3":
-        assert read() == [GOOD], "the file that the run began with is on the shared mount"
-        shutil.rmtree(paths.data)
-    with pytest.raises(BadConfiguration, match=r"task\.eval: .* another file than when the run began"):
-        read()
-
-
 def test_without_pyarrow_parquet_data_are_refused_by_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     data = ParquetData(kind="parquet", uri="/shared/rows.parquet")

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.contract import EvalSet, OutcomeCause, RunKeys
+from training_job.adapters import hold_adapter
+from training_job.checkpoints import adapter_of
 from training_job.errors import BadConfiguration
 from training_job.guard import check_for, repair
 from training_job.job import Ended, Job
@@ -74,6 +76,8 @@ class SkyRLTrainer:
             prepared = prepare(job)
         with watch.measure("setup: guard"):
             resumed = self._guard()
+            if resumed:
+                hold_adapter(adapter_of(job.paths, resumed), job.spec.model, prepared.inputs.model)
         with watch.measure("setup: import SkyRL"):
             cfg = configuration(job, prepared)
         from training_job.trainers.skyrl.environment import register_environment
