@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema lock package clean environments
+.PHONY: help demo up test test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)

@@ -90,20 +90,21 @@ def resolver() -> APIGatewayHttpResolver:
     def not_valid(error: NotValid) -> Response[str]:
         return told(INVALID_RETRY, "Nothing was changed.", error.errors)
 
-    @app.exception_handler(ClientError)  # type: ignore[untyped-decorator]
-    def aws_refused(error: ClientError) -> Response[str]:
-        return unexpected(error) if error.response["Error"]["Code"] in PERMANENT else aws_silent(error)
-
-    @app.exception_handler(BotoCoreError)  # type: ignore[untyped-decorator]
-    def aws_silent(error: Exception) -> Response[str]:
+    def silent(error: Exception) -> Response[str]:
         logger.warning("AWS did not answer", extra={"error": bounded(error, 300)})
         return told(TRY_AGAIN, f"{type(error).__name__}: an AWS service did not answer as it should.")
 
-    @app.exception_handler(Exception)  # type: ignore[untyped-decorator]
     def unexpected(error: Exception) -> Response[str]:
         logger.exception("unexpected error")
         known = str(error) if isinstance(error, NightshiftError) else type(error).__name__
         return told(INTERNAL, f"{bounded(known, 600)}; the function's log has the details.")
+
+    def aws_refused(error: ClientError) -> Response[str]:
+        return unexpected(error) if error.response["Error"]["Code"] in PERMANENT else silent(error)
+
+    app.exception_handler(ClientError)(aws_refused)
+    app.exception_handler(BotoCoreError)(silent)
+    app.exception_handler(Exception)(unexpected)
 
     @app.not_found
     def not_found(_: Exception) -> Response[str]:
