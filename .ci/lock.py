@@ -46,6 +46,7 @@ LOCKS = (
             "ray[default]",
             "toolkit-for-ray-on-sagemaker-ai",
             "sagemaker-core",
+            "PyYAML",
         ),
         # mock serves sagemaker-core's own tests.
         frozenset({"mock"}),

@@ -105,6 +105,9 @@ class Stack:
             "BucketName": config.bucket,
             "SlackSecretArn": secret["ARN"],
             "SlackAllowedHosts": f"localhost:{config.slack_port}",
+            # No night: what happens is told at once, at whatever hour somebody tries it.
+            "NightBegins": "0",
+            "NightEnds": "0",
         }
 
     def _allow_controller(self) -> None:

@@ -11,12 +11,14 @@ from typing import Any, cast
 from moto.awslambda.utils import get_backend as lambda_backend
 from moto.eks.models import eks_backends
 from moto.events.models import events_backends
+from moto.scheduler.models import scheduler_backends
 from moto.sqs.models import sqs_backends
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 from moto.sts.models import sts_backends
 
 from local.cloud.functions import FunctionSpec
 from local.cloud.patches.executions import NAME
+from local.cloud.schedule import Timed, timed
 from local.config import StackConfig
 
 PARTITION = "aws"
@@ -94,6 +96,11 @@ class Account:
         """Rules of the default bus."""
         bus = events_backends[self._config.account][self._config.region].event_buses["default"]
         return list(bus.rules.values())
+
+    def schedules(self) -> list[Timed]:
+        """EventBridge Scheduler's schedules, as the clock takes rules."""
+        groups = scheduler_backends[self._config.account][self._config.region].schedule_groups
+        return [timed(one) for group in list(groups.values()) for one in list(group.schedules.values())]
 
     def seed_cluster(self) -> None:
         """The EKS cluster exists before the stack, at the local Kubernetes API's address."""

@@ -66,7 +66,7 @@ class LocalCloud:
         faults = Faults()
         deliver = faults.around_delivery(deliveries.accept)
         on_match(deliver)
-        clock = Clock(self._account.rules, deliver, config.schedule_speed)
+        clock = Clock(self._timed, deliver, config.schedule_speed)
         clock.start()
         self._cleanup.callback(clock.close)
         on_status_change(self._announce)
@@ -90,6 +90,10 @@ class LocalCloud:
     def close(self) -> None:
         """End every process and stop serving."""
         self._cleanup.close()
+
+    def _timed(self) -> list[Any]:
+        """Everything that comes by the clock."""
+        return [*self._account.rules(), *self._account.schedules()]
 
     def _announce(self, execution: Any) -> None:
         if execution.sm_type != "EXPRESS":

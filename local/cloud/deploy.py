@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from local.cloud.http_api import API_PREFIX
-from local.cloud.sam import ON_FAILURE, Translation, translate
+from local.cloud.sam import ON_FAILURE, SCHEDULE, SCHEDULE_PARTS, Translation, translate
 from local.config import StackConfig
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +44,10 @@ def deploy(config: StackConfig, template_path: Path, parameters: Mapping[str, st
         for item in stacks.describe_stack_resources(StackName=config.stack_name)["StackResources"]
         if item["ResourceType"] == "AWS::Lambda::Function"
     }
-    shown = {name: value for name, value in outputs.items() if not name.startswith(ON_FAILURE)}
+    shown = {name: value for name, value in outputs.items() if not name.startswith((ON_FAILURE, SCHEDULE))}
+    for name, value in outputs.items():
+        if name.startswith(SCHEDULE):
+            _schedule(_client(config, "scheduler"), dict(zip(SCHEDULE_PARTS, value.split("\n", 5), strict=True)))
     _tell(
         config,
         "/_local/deployment",
@@ -58,6 +61,23 @@ def deploy(config: StackConfig, template_path: Path, parameters: Mapping[str, st
         },
     )
     return shown
+
+
+def _schedule(scheduler: Any, parts: Mapping[str, str]) -> None:
+    """Create a schedule, or give it what the template says now."""
+    target = {"Arn": parts["function"], "RoleArn": parts["role"], "Input": parts["input"]}
+    if parts["dead_letters"]:
+        target["DeadLetterConfig"] = {"Arn": parts["dead_letters"]}
+    wanted = {
+        "Name": parts["name"],
+        "ScheduleExpression": parts["expression"],
+        "FlexibleTimeWindow": {"Mode": "OFF"},
+        "Target": target,
+    }
+    try:
+        scheduler.create_schedule(**wanted)
+    except scheduler.exceptions.ConflictException:
+        scheduler.update_schedule(**wanted)
 
 
 def _functions(

@@ -28,7 +28,6 @@ DROPPED = {
     "AWS::Lambda::Permission": "nobody but this stack's own triggers can call a function here",
     "AWS::S3::BucketPolicy": "its only statement demands TLS, which is not used on the loopback interface",
     "AWS::SQS::QueuePolicy": "queues here take messages from the data plane without a policy",
-    "AWS::Scheduler::Schedule": "the local clock serves rules with a rate only; a test calls the function itself",
 }
 
 KNOWN = {
@@ -56,6 +55,11 @@ UNUSED_CODE = "pass"
 
 ON_FAILURE = "LocalOnFailure"
 """Prefix of outputs that are added so that CloudFormation resolves a destination; they are taken out again."""
+
+SCHEDULE = "LocalSchedule"
+"""Prefix of outputs that hold a schedule as JSON's parts, one a line: moto's CloudFormation knows no schedules, its API does."""
+
+SCHEDULE_PARTS = ("name", "expression", "function", "role", "dead_letters", "input")
 
 
 class TemplateError(ValueError):
@@ -96,6 +100,7 @@ def translate(path: Path, parameters: Mapping[str, str], region: str, api_url: s
     session = boto3.Session(region_name=region)
     template = Translator({}, Parser(), boto_session=session).translate(source, dict(parameters))
     resources = template["Resources"]
+    _take_schedules(resources, template)
     _refuse_unknown(resources)
     routes = tuple(_routes(resources))
     retries = _take_invoke_configs(resources, template)
@@ -170,6 +175,21 @@ def _take_invoke_configs(resources: dict[str, Any], template: dict[str, Any]) ->
             if destination is not None:
                 template.setdefault("Outputs", {})[f"{ON_FAILURE}{function}"] = {"Value": destination}
     return retries
+
+
+def _take_schedules(resources: dict[str, Any], template: dict[str, Any]) -> None:
+    """Schedules become outputs, which CloudFormation resolves, if their condition holds; the deployment makes them."""
+    for name, resource in list(resources.items()):
+        if resource["Type"] != "AWS::Scheduler::Schedule":
+            continue
+        properties = resources.pop(name)["Properties"]
+        target = properties["Target"]
+        dead_letters = target.get("DeadLetterConfig", {}).get("Arn", "")
+        parts = [properties["Name"], properties["ScheduleExpression"], target["Arn"], target["RoleArn"], dead_letters]
+        output = {"Value": {"Fn::Join": ["\n", [*parts, target["Input"]]]}}
+        if "Condition" in resource:
+            output["Condition"] = resource["Condition"]
+        template.setdefault("Outputs", {})[f"{SCHEDULE}{name}"] = output
 
 
 def _replace_api_outputs(template: dict[str, Any], apis: set[str], api_url: str) -> None:

@@ -40,7 +40,7 @@ def read_messages(path: Path) -> list[SlackMessage]:
         return []
     whole = path.read_text().rpartition("\n")[0]
     documents = (json.loads(line) for line in whole.splitlines() if line.strip())
-    return [SlackMessage(str(document["at"]), document["payload"]) for document in documents]
+    return [SlackMessage(str(one["at"]), one["payload"]) for one in documents if "payload" in one]
 
 
 def _block(block: dict[str, Any]) -> Iterator[str]:

@@ -110,7 +110,9 @@ def test_a_function_gets_the_variables_that_its_settings_ask_for_and_no_others(n
 
 
 def test_the_notifier_gets_its_own_variables() -> None:
-    assert environment("NotifierFunction") - POWERTOOLS == {"TABLE_NAME", "SLACK_SECRET_ARN", "SLACK_ALLOWED_HOSTS"}
+    assert environment("NotifierFunction") - POWERTOOLS == {
+        "TABLE_NAME", "BUCKET_NAME", "SLACK_SECRET_ARN", "SLACK_ALLOWED_HOSTS", "NIGHT_BEGINS", "NIGHT_ENDS",
+    }  # fmt: skip
 
 
 def test_only_the_notifier_can_read_a_secret_or_knows_of_one() -> None:
@@ -202,7 +204,10 @@ def test_a_pass_of_the_reconciler_has_time_to_end_a_run_and_the_alarm_waits_for_
 
 def test_the_reconciler_writes_no_evidence_and_no_run() -> None:
     puts = [one for one in statements(role_of("ReconcilerFunction")) if "s3:PutObject" in actions(one)]
-    assert [one["Resource"]["Fn::Sub"] for one in puts] == ["${Bucket.Arn}/runs/*/attempts/*/diagnostics/*"]
+    assert [one["Fn::Sub"] for statement in puts for one in statement["Resource"]] == [
+        "${Bucket.Arn}/runs/*/attempts/*/diagnostics/*",
+        "${Bucket.Arn}/schema/runspec.json",
+    ]
 
 
 def test_every_route_needs_a_signed_request() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.admission import check_spec
 from nightshift.core.errors import NightshiftError, PermanentError
 from nightshift.core.run import Awaiting, RunState
-from nightshift.handlers import controller, finisher, intake, notifier, signals
+from nightshift.handlers import controller, finisher, intake, notifier, signals, wiring
 from nightshift.steps.intake import Deployment, request_run
 from nightshift.steps.signals import receive
 from tests.builders import outcome, spec_json
 from tests.garbage.conftest import Context
 from tests.garbage.strategies import VALUES, mutated
 from tests.steps.test_signals import running
-from tests.steps.world import World
+from tests.steps.world import BUCKET, World
 
 EVENTS = Path(__file__).resolve().parents[2] / "events"
 HYPERPOD = [
@@ -31,6 +32,8 @@ HYPERPOD = [
 ]
 OUTCOME = json.loads((EVENTS / "outcome.json").read_text())
 STAGE = json.loads((EVENTS / "stage.json").read_text())
+DROPPED = json.loads((EVENTS / "dropped-spec.json").read_text())
+SCHEDULED = json.loads((EVENTS / "scheduled-start.json").read_text())
 START = json.loads((EVENTS / "start-request.json").read_text())
 EXECUTION = json.loads((EVENTS / "execution.json").read_text())
 
@@ -110,6 +113,38 @@ def test_what_is_no_event_of_eventbridge_starts_nothing_and_is_not_repeated(
     answer = intake.handler(event, Context())
     assert answer["run_id"] is None and answer["errors"]
     assert world.executions.started == []
+
+
+@pytest.mark.parametrize("event", [DROPPED, SCHEDULED], ids=["dropped-spec", "scheduled-start"])
+def test_no_file_and_no_schedule_breaks_the_intake(world: World, event: dict[str, Any]) -> None:
+    """Whatever stands in the event and in the file that it names: an answer, never an error that Lambda repeats."""
+
+    @settings(max_examples=25, deadline=None)
+    @given(mutated(event), st.binary(max_size=40))
+    def asked(found: Any, body: bytes) -> None:
+        for key in ("requests/maze-demo.yaml", "schedules/nightly.yaml"):
+            world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+        answer = intake.handler(found, Context())
+        assert (answer["run_id"] is None) and set(answer) == {"run_id", "created", "errors"}
+
+    asked()
+
+
+def test_each_shape_of_event_that_asks_for_a_run_makes_one_however_often_it_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: set[str] = set()
+    monkeypatch.setattr(wiring.StepFunctions, "start", lambda self, name, payload: started.add(name))
+    world.s3.put_object(Bucket=BUCKET, Key="requests/maze-demo.yaml", Body=json.dumps(spec_json(run_id="dropped")))
+    world.s3.put_object(Bucket=BUCKET, Key="schedules/nightly.yaml", Body=json.dumps(spec_json(run_id="n-{date}")))
+    now = datetime.now(UTC).replace(microsecond=0)
+    uri = f"s3://{BUCKET}/schedules/nightly.yaml"
+    start = SCHEDULED | {"scheduled_time": now.isoformat().replace("+00:00", "Z"), "spec_uri": uri}
+    for created in (True, False):
+        for event in (about(START, spec=spec_json(run_id="event")), DROPPED, start):
+            answer = intake.handler(event, Context())
+            assert (answer["created"], answer["errors"]) == (created, [])
+    assert started == {"event-r1", "dropped-r1", f"n-{now:%Y%m%d}-r1"}
 
 
 def test_a_request_for_a_newer_contract_is_refused_as_such(world: World) -> None:

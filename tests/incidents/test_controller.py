@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nightshift.adapters.notifications import DynamoNotificationLog, SlackWebhook
+from nightshift.adapters.notification_log import DynamoNotificationLog
+from nightshift.adapters.notifications import SlackWebhook
 from nightshift.contract.events import Stage
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.layout import RunKeys

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from local.cloud.schedule import Clock, rate_seconds
-from tests.local_cloud.support import Cloud, unique
+from local.cloud.schedule import Clock, period_seconds, rate_seconds
+from tests.local_cloud.support import Cloud, eventually, unique
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,19 @@ def test_a_rate_is_read(expression: str, seconds: int) -> None:
 )
 def test_what_aws_refuses_and_what_is_no_rate_is_no_rate(expression: str) -> None:
     assert rate_seconds(expression) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "seconds"),
+    [
+        ("cron(5 7 * * ? *)", 86_400),
+        ("rate(5 minutes)", 300),
+        ("cron(0 7 ? * MON *)", None),
+        ("at(2026-12-01T00:00:00)", None),
+    ],
+)
+def test_a_daily_time_counts_as_a_rate_of_a_day(expression: str, seconds: int | None) -> None:
+    assert period_seconds(expression) == seconds
 
 
 @dataclass
@@ -82,3 +95,13 @@ def test_a_scheduled_rule_calls_its_targets_with_the_documented_event(cloud: Clo
     assert (first["source"], first["detail-type"], first["detail"]) == ("aws.events", "Scheduled Event", {})
     assert first["resources"][0].endswith(f":rule/{name}")
     assert first["id"] != second["id"]
+
+
+def test_a_schedule_of_the_template_calls_its_function_with_the_time_that_was_meant(cloud: Cloud) -> None:
+    event = eventually(lambda: cloud.note("often"))["event"]
+    assert event["at"].endswith("Z") and len(event["at"]) == 20
+    assert event["by"].endswith(":schedule/default/probe-often")
+    assert event["to"] == f"s3://{cloud.outputs['BucketName']}/x"
+    assert cloud.note("never") is None
+    names = [one["Name"] for one in cloud.client("scheduler").list_schedules()["Schedules"]]
+    assert names == ["probe-often"], "a schedule whose condition does not hold is not made"

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from local.cloud.slack import problem
+from local.cloud.slack import BOT_TOKEN, CHANNEL, problem
+from nightshift.adapters.notifications import SlackBot
+from nightshift.steps.notify import Picture, Result
 from tests.local_cloud.support import Cloud
 
 
@@ -32,9 +34,10 @@ def post(cloud: Cloud, body: bytes) -> tuple[int, str, dict[str, str]]:
         return error.code, error.read().decode(), dict(error.headers)
 
 
-def received(cloud: Cloud) -> list[Any]:
+def received(cloud: Cloud, what: str = "payload") -> list[Any]:
     path = cloud.config.state_dir / "slack.jsonl"
-    return [json.loads(line)["payload"] for line in path.read_text().splitlines()] if path.exists() else []
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line[what] for line in lines if what in line]
 
 
 def test_a_good_message_is_taken_and_kept(cloud: Cloud) -> None:
@@ -76,3 +79,24 @@ def test_it_can_be_told_to_fail_the_next_message_only(cloud: Cloud) -> None:
     status, _, headers = post(cloud, b'{"text": "first"}')
     assert status == 429 and headers["Retry-After"] == "1" and len(received(cloud)) == before
     assert post(cloud, b'{"text": "second"}')[0] == 200
+
+
+def test_a_bot_has_one_thread_and_its_picture_in_it(cloud: Cloud) -> None:
+    allowed, api = [f"localhost:{cloud.config.slack_port}"], f"https://localhost:{cloud.config.slack_port}/api"
+    bot = SlackBot(BOT_TOKEN, CHANNEL, allowed, api=api, ca_file=str(cloud.config.ca_file))
+    first = bot.send({"text": "started"}, repeat_unknown=False, seconds=5)
+    assert first.thread is not None
+    bot.send({"text": "finished"}, repeat_unknown=False, seconds=5, thread=first.thread, broadcast=True)
+    shown = bot.attach(Picture("curve.png", "curve", b"PNG"), first.thread, seconds=9)
+    one, two = received(cloud)[-2:]
+    assert (one.get("thread_ts"), two["thread_ts"], two["reply_broadcast"]) == (None, first.thread.ts, True)
+    assert shown.result is Result.DELIVERED
+    assert received(cloud, "file")[-1]["thread_ts"] == first.thread.ts
+
+
+def test_a_bot_without_the_right_token_or_channel_is_told_so(cloud: Cloud) -> None:
+    allowed, api = [f"localhost:{cloud.config.slack_port}"], f"https://localhost:{cloud.config.slack_port}/api"
+    for token, channel, error in (("xoxb-other", CHANNEL, "invalid_auth"), (BOT_TOKEN, "C0OTHER", "channel_not_found")):
+        bot = SlackBot(token, channel, allowed, api=api, ca_file=str(cloud.config.ca_file))
+        done = bot.send({"text": "t"}, repeat_unknown=False, seconds=5)
+        assert done.result is Result.REJECTED and error in done.reason

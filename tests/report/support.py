@@ -17,7 +17,8 @@ import trustme
 from hypothesis import strategies as st
 
 from nightshift.contract import AttemptLine, EvalSet, EvalSummary, FileDigest, Manifest, Provenance, wilson_interval
-from nightshift.contract.events import FieldError, Stage, StageEvent
+from nightshift.contract.events import BudgetUse, FieldError, Stage, StageEvent
+from nightshift.contract.spec import NotifyLevel
 
 NOW = datetime(2026, 11, 30, 1, 2, 3, tzinfo=UTC)
 
@@ -120,6 +121,16 @@ STAGE_EVENTS = st.builds(
     cause=st.none() | HOSTILE,
     node=st.none() | HOSTILE,
     seconds=st.none() | st.floats(0, 1e6),
+    notify=st.sampled_from(NotifyLevel),
+    budget=st.none()
+    | st.builds(
+        BudgetUse,
+        name=st.sampled_from(["wall_hours", "gpu_hours", "dollars"]),
+        used=st.floats(0, 1e9),
+        limit=st.floats(1e-6, 1e9),
+    ),
+    target=st.none() | st.floats(0.001, 1),
+    log_tail=HOSTILE | st.lists(HOSTILE, max_size=5).map("\n".join),
     baseline=EVALS,
     final=EVALS,
     holdout_baseline=EVALS,
@@ -150,6 +161,7 @@ class Receiver:
     ca_file: Path
     answers: list[Answer]
     posts: list[tuple[str, bytes]] = field(default_factory=list)
+    tokens: list[str | None] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -167,6 +179,7 @@ def receiver(folder: Path, *answers: Answer) -> Iterator[Receiver]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            here.tokens.append(self.headers.get("Authorization"))
             here.posts.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
             answer = here.answers[min(len(here.posts), len(here.answers)) - 1]
             here.ended.wait(answer.delay)

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +16,30 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from nightshift.adapters.notifications import DynamoNotificationLog, SlackWebhook
+from nightshift.adapters.notification_log import DynamoNotificationLog
+from nightshift.adapters.notifications import SlackBot, SlackWebhook
 from nightshift.contract.events import Stage, StageEvent
+from nightshift.contract.spec import NotifyLevel
 from nightshift.core.errors import NightshiftError
-from nightshift.steps.notify import Delivery, LogUnavailable, Messenger, NotDelivered, Notified, Outcome, Result, notify
+from nightshift.core.notices import Night
+from nightshift.steps.notify import (
+    Delivery,
+    LogUnavailable,
+    Messenger,
+    NotDelivered,
+    Notified,
+    Outcome,
+    Picture,
+    Result,
+    Subject,
+    Thread,
+    notify,
+    subject,
+    tell_night,
+)
 from tests.report.support import NOW, Answer, Receiver, event, receiver
 
+ROOT = Path(__file__).resolve().parents[2]
 FINAL, PASSING = event(Stage.FINISHED), event(Stage.RECOVERING, key="recovering-a1")
 
 
@@ -58,7 +76,12 @@ class Crash(BaseException):
 class Dying:
     """Dies between claim and send."""
 
-    def send(self, payload: Mapping[str, Any], *, repeat_unknown: bool, seconds: float) -> Delivery:
+    has_threads = False
+
+    def send(self, payload: Mapping[str, Any], **_: Any) -> Delivery:
+        raise Crash
+
+    def attach(self, picture: Picture, thread: Thread, *, seconds: float) -> Delivery:
         raise Crash
 
 
@@ -82,13 +105,13 @@ def test_the_same_event_twice_is_one_message_and_another_key_another(table: Any,
 def test_an_event_that_arrives_while_its_twin_is_being_sent_sends_nothing(table: Any, tmp_path: Path) -> None:
     twin: list[Notified] = []
 
-    class Meanwhile:
+    class Meanwhile(Dying):
         def __init__(self, real: SlackWebhook) -> None:
             self.real = real
 
-        def send(self, payload: Mapping[str, Any], *, repeat_unknown: bool, seconds: float) -> Delivery:
+        def send(self, payload: Mapping[str, Any], **how: Any) -> Delivery:
             twin.append(tell(table, self.real, FINAL, holder="request-2"))
-            return self.real.send(payload, repeat_unknown=repeat_unknown, seconds=seconds)
+            return self.real.send(payload, **how)
 
     with receiver(tmp_path) as slack:
         assert tell(table, Meanwhile(webhook(slack)), FINAL).outcome is Outcome.SENT
@@ -161,9 +184,9 @@ def test_an_unanswered_message_is_no_error(table: Any, tmp_path: Path, one: Stag
 
 def test_a_delivered_message_stays_delivered_when_the_table_cannot_be_told(table: Any, tmp_path: Path) -> None:
     class Deaf(DynamoNotificationLog):
-        def settle(self, event: StageEvent, holder: str, delivery: Delivery, now: datetime) -> None:
+        def settle(self, what: Subject, holder: str, delivery: Delivery, now: datetime) -> None:
             table.delete()
-            super().settle(event, holder, delivery, now)
+            super().settle(what, holder, delivery, now)
 
     with receiver(tmp_path) as slack:
         done = notify(FINAL, Deaf(table), webhook(slack), holder="r", now=NOW, seconds=20)
@@ -183,9 +206,9 @@ def test_a_late_sender_does_not_settle_a_claim_that_was_taken_over(table: Any) -
     log = DynamoNotificationLog(table)
     crashed(table, FINAL)
     later = NOW + timedelta(minutes=2)
-    log.claim(FINAL, "request-2", later, later + timedelta(seconds=35))
+    log.claim(subject(FINAL), "request-2", later, later + timedelta(seconds=35))
 
-    log.settle(FINAL, "request-1", Delivery(Result.REFUSED, "late", 1), later)
+    log.settle(subject(FINAL), "request-1", Delivery(Result.REFUSED, "late", 1), later)
 
     item = table.get_item(Key={"pk": "RUN#maze-demo", "sk": "NOTIFIED#finished"})["Item"]
     assert (item["state"], item["holder"]) == ("claimed", "request-2")
@@ -197,6 +220,177 @@ def test_a_refused_request_with_an_endless_id_is_told_once(table: Any, tmp_path:
         outcomes = [tell(table, webhook(slack), one).outcome for _ in range(2)]
 
     assert outcomes == [Outcome.SENT, Outcome.SKIPPED] and len(slack.posts) == 1
+
+
+# ------------------------------------------------------------------ levels and the night
+NIGHT = Night(22, 7)
+AT_NIGHT, MORNING = NOW, NOW.replace(hour=7, minute=5)
+RECOVERED = event(Stage.RECOVERED, key="recovered-a2", cause="node_lost", node="i-1", step=20, seconds=240.0)
+
+
+def at_night(table: Any, messenger: Messenger, one: StageEvent, now: datetime = AT_NIGHT) -> Outcome:
+    log = DynamoNotificationLog(table)
+    return notify(one, log, messenger, holder="request-1", now=now, seconds=20, night=NIGHT).outcome
+
+
+def in_the_morning(table: Any, messenger: Messenger, holder: str = "morning-1", now: datetime = MORNING) -> Notified:
+    return tell_night(DynamoNotificationLog(table), messenger, holder=holder, now=now, seconds=20)
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_a_quiet_run_says_only_what_it_asks_and_how_it_ended(table: Any, tmp_path: Path, stage: Stage) -> None:
+    with receiver(tmp_path) as slack:
+        tell(table, webhook(slack), event(stage, notify=NotifyLevel.QUIET))
+
+    loud = stage in (Stage.ASKING, Stage.FINISHED, Stage.FAILED, Stage.CANCELLED)
+    assert len(slack.posts) == loud
+
+
+def test_recoveries_of_a_night_are_one_message_in_the_morning_also_of_a_run_that_has_ended(
+    table: Any, tmp_path: Path
+) -> None:
+    with receiver(tmp_path) as slack:
+        hook = webhook(slack)
+        for one in (PASSING, RECOVERED, RECOVERED, event(Stage.RECOVERED, run_id="maze-2", key="recovered-a2")):
+            at_night(table, hook, one)
+        assert slack.posts == []
+        assert at_night(table, hook, FINAL) is Outcome.SENT, "an end is told at once"
+        told, again = in_the_morning(table, hook), in_the_morning(table, hook, "morning-2")
+
+    assert (told.outcome, again.outcome, len(slack.posts)) == (Outcome.SENT, Outcome.SKIPPED, 2)
+    shown = slack.posts[1][1].decode()
+    assert "2 recoveries in 2 runs" in shown and "maze-2" in shown and "i-1" in shown
+    assert at_night(table, hook, RECOVERED) is Outcome.SKIPPED, "an event that comes again has been told"
+
+
+@pytest.mark.parametrize(
+    ("hour", "level", "sent"),
+    [(22, "normal", 0), (6, "normal", 0), (7, "normal", 1), (21, "normal", 1), (3, "all", 1)],
+)
+def test_what_is_folded_is_a_recovery_in_the_night_of_a_run_that_does_not_want_all(
+    table: Any, tmp_path: Path, hour: int, level: Any, sent: int
+) -> None:
+    with receiver(tmp_path) as slack:
+        one = RECOVERED.model_copy(update={"notify": NotifyLevel(level)})
+        at_night(table, webhook(slack), one, NOW.replace(hour=hour))
+
+    assert len(slack.posts) == sent
+
+
+def test_a_night_whose_message_is_not_accepted_is_told_later_and_nothing_of_it_is_lost(
+    table: Any, tmp_path: Path
+) -> None:
+    with receiver(tmp_path, *[Answer(503)] * 4, Answer(200)) as slack:
+        hook = webhook(slack)
+        at_night(table, hook, RECOVERED)
+        with pytest.raises(NotDelivered, match="of the night"):
+            in_the_morning(table, hook)
+        at_night(table, hook, event(Stage.RECOVERED, run_id="maze-2", key="recovered-a2"), NOW + timedelta(days=1))
+        assert in_the_morning(table, hook, "morning-2", MORNING + timedelta(days=1)).outcome is Outcome.SENT
+
+    assert "2 recoveries in 2 runs" in slack.posts[-1][1].decode()
+
+
+def test_a_crash_in_the_morning_loses_no_night_and_one_after_the_message_tells_none_twice(
+    table: Any, tmp_path: Path
+) -> None:
+    class Deaf(DynamoNotificationLog):
+        def unfold(self, told: Any) -> None:
+            raise Crash
+
+    with receiver(tmp_path) as slack:
+        hook = webhook(slack)
+        at_night(table, hook, RECOVERED)
+        with pytest.raises(Crash):
+            in_the_morning(table, Dying())
+        with pytest.raises(Crash):
+            tell_night(Deaf(table), hook, holder="morning-1", now=MORNING, seconds=20)
+        after = in_the_morning(table, hook, "morning-2")
+        empty = in_the_morning(table, hook, "morning-3")
+
+    assert (after.outcome, len(slack.posts)) == (Outcome.SKIPPED, 1)
+    assert empty.reason == "nothing happened in the night"
+
+
+# ------------------------------------------------------------------ one thread a run, and its curve
+def bot(slack: Receiver) -> SlackBot:
+    api = f"https://localhost:{slack.port}/api"
+    return SlackBot(
+        "xoxb-verysecret", "C012345", slack.allowed, api=api, ca_file=str(slack.ca_file), sleep=lambda _: None
+    )
+
+
+def ok(**said: Any) -> Answer:
+    return Answer(body=json.dumps({"ok": True, **said}))
+
+
+def placed(ts: str) -> Answer:
+    return ok(channel="C012345", ts=ts)
+
+
+def asked(slack: Receiver) -> list[tuple[str, dict[str, Any]]]:
+    """(method, its arguments) of every call in JSON."""
+    return [(path.rsplit("/", 1)[-1], json.loads(body)) for path, body in slack.posts if body.startswith(b"{")]
+
+
+def test_a_run_is_one_thread_and_the_channel_hears_only_of_what_matters(table: Any, tmp_path: Path) -> None:
+    with receiver(tmp_path, placed("1.1"), placed("1.2"), placed("1.3"), placed("1.4")) as slack:
+        for one in (event(Stage.STARTED), PASSING, event(Stage.ASKING), event(Stage.REJECTED)):
+            assert tell(table, bot(slack), one).outcome is Outcome.SENT
+
+    told = [said for _, said in asked(slack)]
+    assert [said.get("thread_ts") for said in told] == [None, "1.1", "1.1", None], (
+        "a refused request is no part of the run"
+    )
+    assert [said.get("reply_broadcast") for said in told] == [None, False, True, None]
+    assert {said["channel"] for said in told} == {"C012345"} and slack.tokens == ["Bearer xoxb-verysecret"] * 4
+
+
+def test_of_two_first_messages_at_the_same_moment_one_begins_the_thread(table: Any) -> None:
+    log = DynamoNotificationLog(table)
+    log.keep_thread("maze-demo", Thread("C1", "1.1"))
+    log.keep_thread("maze-demo", Thread("C1", "1.2"))
+
+    assert log.thread("maze-demo") == Thread("C1", "1.1") and log.thread("maze-2") is None
+
+
+def test_the_last_message_shows_the_curve_below_it_once(table: Any, tmp_path: Path) -> None:
+    with receiver(tmp_path) as slack:
+        upload = f"https://localhost:{slack.port}/upload/v1/verysecret"
+        slack.answers[:] = [placed("1.1"), ok(upload_url=upload, file_id="F1"), Answer(body="OK - 3"), ok(files=[])]
+        log, messenger = DynamoNotificationLog(table), bot(slack)
+        for holder in ("request-1", "request-2"):
+            notify(FINAL, log, messenger, holder=holder, now=NOW, seconds=20, curve=lambda: b"PNG")
+
+    paths = [path for path, _ in slack.posts]
+    assert paths == [
+        "/api/chat.postMessage",
+        "/api/files.getUploadURLExternal",
+        "/upload/v1/verysecret",
+        "/api/files.completeUploadExternal",
+    ]
+    assert slack.posts[1][1] == b"filename=curve.png&length=3" and slack.posts[2][1] == b"PNG"
+    shared = json.loads(slack.posts[3][1])
+    assert (shared["files"][0]["id"], shared["channel_id"], shared["thread_ts"]) == ("F1", "C012345", "1.1")
+    assert slack.tokens[2] is None, "the address alone is the right to upload: no token goes there"
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([Answer(body='{"ok": false, "error": "missing_scope"}')], "missing_scope"),
+        ([ok(upload_url="https://files.evil.example/x", file_id="F1")], "files.evil.example:443 is not one of"),
+        ([ok()], "no address"),
+    ],
+)
+def test_a_picture_that_cannot_be_shown_costs_the_message_nothing(
+    table: Any, tmp_path: Path, answers: list[Answer], says: str
+) -> None:
+    with receiver(tmp_path, placed("1.1"), *answers) as slack:
+        log = DynamoNotificationLog(table)
+        done = notify(FINAL, log, bot(slack), holder="r", now=NOW, seconds=20, curve=lambda: b"PNG")
+
+    assert done.outcome is Outcome.SENT and says in done.picture and "verysecret" not in done.picture
 
 
 # ------------------------------------------------------------------ the Lambda handler
@@ -281,6 +475,42 @@ def test_the_function_sends_logs_with_the_run_and_counts(function: Any, tmp_path
     assert "verysecret" not in run.log.getvalue()
 
 
+def test_the_function_takes_a_bot_from_its_secret_and_shows_the_curve(
+    function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, configure = function
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="artifacts")
+    s3.put_object(Bucket="artifacts", Key="runs/maze-demo/curve.png", Body=b"PNG")
+    monkeypatch.setenv("BUCKET_NAME", "artifacts")
+    with receiver(tmp_path) as slack:
+        upload = f"https://localhost:{slack.port}/upload"
+        slack.answers[:] = [placed("1.1"), ok(upload_url=upload, file_id="F1"), Answer(), ok()]
+        api = f"https://localhost:{slack.port}/api"
+        configure(json.dumps({"bot_token": "xoxb-verysecret", "channel": "C012345", "api_url": api}), slack)
+        assert run(FINAL) == {"outcome": "sent"}
+
+    assert len(slack.posts) == 4 and slack.posts[2][1] == b"PNG"
+    assert run.lines[0]["picture"] == "accepted" and "verysecret" not in run.log.getvalue()
+
+
+def test_the_clock_makes_the_function_tell_the_night(
+    function: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, configure = function
+    hour = datetime.now(UTC).hour
+    monkeypatch.setenv("NIGHT_BEGINS", str((hour - 1) % 24))
+    monkeypatch.setenv("NIGHT_ENDS", str((hour + 2) % 24))
+    clock = json.loads((ROOT / "events" / "morning.json").read_text())
+    with receiver(tmp_path) as slack:
+        configure(json.dumps({"webhook_url": slack.url}), slack)
+        assert run(RECOVERED) == {"outcome": "folded"}
+        assert run.module.handler(clock, Context()) == {"outcome": "sent"}
+        assert run.module.handler(clock, Context()) == {"outcome": "skipped"}
+
+    assert len(slack.posts) == 1 and b"Last night: one recovery" in slack.posts[0][1]
+
+
 def test_without_a_receiver_the_function_logs_the_message_and_ends_well(function: Any, table: Any) -> None:
     run, _ = function
     assert run(FINAL) == {"outcome": "skipped"}
@@ -316,6 +546,9 @@ def test_a_message_that_was_rejected_is_logged_as_an_error_and_not_raised(functi
         '{"url": "https://hooks.slack.com/verysecret"}',
         '{"webhook_url": "https://evil.example/verysecret"}',
         '{"webhook_url": ["verysecret"]}',
+        '{"bot_token": "xoxb-verysecret"}',
+        '{"bot_token": "xoxb-verysecret", "channel": "#general"}',
+        '{"bot_token": "xoxb-verysecret", "channel": "C012345", "api_url": "https://evil.example/verysecret"}',
     ],
 )
 def test_an_unusable_secret_is_an_error_that_does_not_tell_it(function: Any, table: Any, secret: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from local.config import free_ports
-from nightshift.adapters.notifications import MAX_POSTS, SlackWebhook, WebhookRefused
+from nightshift.adapters.notifications import SlackWebhook
+from nightshift.adapters.posting import MAX_POSTS, WebhookRefused
 from nightshift.steps.notify import Delivery, Result
 from tests.report.support import Answer, Receiver, Stopwatch, receiver
 

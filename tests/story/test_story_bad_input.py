@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 import urllib.error
 import urllib.request
 from typing import Any
 
 import pytest
+import yaml
 
 from local.stack import Stack
 from tests.story.support import Played, eventually, executions, items
@@ -87,6 +89,21 @@ def test_the_same_request_again_is_the_same_run_and_starts_nothing(played: Playe
     assert executions(stack) == before
     assert about(stack, played.request.run_id) == heard
     assert rejections(stack, played.request.run_id) == []
+
+
+def test_a_file_dropped_under_requests_is_taken_like_any_other_request(played: Played) -> None:
+    stack, before = played.stack, executions(played.stack)
+    bad = yaml.safe_dump(changed(played.request.spec, "dropped-bad", {"training.clip": 7}))
+    stack.account.write("requests/again.yaml", yaml.safe_dump(played.request.spec).encode())
+    stack.account.write("requests/team/bad.yml", bad.encode())
+    answers = ("answers/again.yaml.json", "answers/team/bad.yml.json")
+    assert eventually(lambda: all(stack.account.read(key) is not None for key in answers))
+    again, refused = (json.loads(stack.account.read(key) or b"") for key in answers)
+    assert (again["run_id"], again["created"], again["errors"]) == (played.request.run_id, False, [])
+    assert [error["field"] for error in refused["errors"]] == ["training.clip"] and "run_id" not in refused
+    assert eventually(lambda: len(told(stack, "dropped-bad")) == 1)
+    assert executions(stack) == before
+    assert stack.account.list_keys("requests/") == ["requests/again.yaml", "requests/team/bad.yml"]
 
 
 def test_the_same_id_with_other_content_is_refused_and_the_run_stays_as_it_is(played: Played) -> None:

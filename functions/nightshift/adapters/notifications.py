@@ -1,68 +1,40 @@
-"""Slack's incoming webhooks, and the table's memory of which messages were sent.
+"""Slack: incoming webhooks, and a bot that keeps a run in one thread and shows its curve.
 
-The path of a webhook's address is its secret: it stands in no error, no log line and no ``repr``. The standard
-library's client is used because it says exactly whether a request had left when something failed, and logs nothing.
+Web API methods as documented at docs.slack.dev (chat.postMessage, files.getUploadURLExternal,
+files.completeUploadExternal). A method answers with status 200 also where it refuses: its ``ok`` and ``error`` count.
 """
 
 from __future__ import annotations
 
-import hashlib
-import http.client
 import json
-import re
-import socket
-import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from nightshift.contract.events import StageEvent
+from nightshift.adapters.posting import POST_SECONDS, Address, Poster, WebhookRefused, allowed_address, judged
 from nightshift.report.words import bounded, clean
-from nightshift.steps.notify import Claim, Delivery, LogUnavailable, Result
+from nightshift.steps.notify import Delivery, Picture, Result, Thread
 
-MAX_POSTS = 4
-MAX_UNKNOWN_POSTS = 2
-POST_SECONDS = 6.0
-"""From connecting to the end of the answer's head, all together."""
-FIRST_PAUSE = 0.5
-_ANSWER_BYTES = 1_024
-_HOST = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
+API = "https://slack.com/api"
 
+NOT_NOW = frozenset({"ratelimited", "rate_limited", "service_unavailable", "request_timeout"})
+"""Errors of the Web API after which the same message may be accepted."""
 
-class WebhookRefused(ValueError):
-    """The configured address may not be posted to. Says why, and never prints more of it than its host."""
+PERHAPS = frozenset({"fatal_error", "internal_error"})
+"""Errors after which "some aspect of the operation" may have succeeded, as Slack says."""
 
-
-def allowed_origin(url: str, allowed: Sequence[str]) -> tuple[str, int]:
-    """Host and port of a webhook address, if ``allowed`` names them (``host`` means port 443, else ``host:port``).
-
-    Raises WebhookRefused.
-    """
-    try:
-        parts = urlsplit(url.strip())
-        host, port = (parts.hostname or "").lower(), parts.port or 443
-    except ValueError:
-        raise WebhookRefused("the webhook address cannot be read: it must look like https://host/path") from None
-    if parts.scheme != "https" or not _HOST.match(host) or parts.username is not None:
-        raise WebhookRefused("the webhook address must look like https://host/path, without a user name")
-    names = [one.strip().lower() for one in allowed if one.strip()]
-    listed = ", ".join(names) or "none"
-    if not {f"{host}:{port}", host if port == 443 else ""} & set(names):
-        raise WebhookRefused(f"{host}:{port} is not one of SLACK_ALLOWED_HOSTS ({listed}): nothing is posted there")
-    return host, port
+NO_THREAD = "cannot_reply_to_message"
+JSON_TYPE = "application/json; charset=utf-8"
 
 
 class SlackWebhook:
-    """One incoming webhook. ``ca_file`` replaces the system's certificate authorities (REQUESTS_CA_BUNDLE).
+    """One incoming webhook: messages into its channel, without threads and pictures.
 
     Raises WebhookRefused for an address that is not https or whose host and port are not ``allowed``.
     """
+
+    has_threads = False
 
     def __init__(
         self,
@@ -74,187 +46,159 @@ class SlackWebhook:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._host, self._port = allowed_origin(url, allowed)
-        parts = urlsplit(url.strip())
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = ssl.create_default_context(cafile=ca_file)
-        self._post_seconds = post_seconds
-        self._sleep, self._monotonic = sleep, monotonic
+        self._to = allowed_address(url, allowed)
+        self._poster = Poster(ca_file=ca_file, post_seconds=post_seconds, sleep=sleep, monotonic=monotonic)
 
     def __repr__(self) -> str:
-        return f"SlackWebhook({self._host}:{self._port})"
+        return f"SlackWebhook({self._to!r})"
 
-    def send(self, payload: Mapping[str, Any], *, repeat_unknown: bool, seconds: float) -> Delivery:
-        """Post within ``seconds``; see ``Messenger``. At most ``MAX_POSTS`` posts, ``MAX_UNKNOWN_POSTS`` unanswered."""
+    def send(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        repeat_unknown: bool,
+        seconds: float,
+        thread: Thread | None = None,
+        broadcast: bool = False,
+    ) -> Delivery:
         body = json.dumps(payload).encode()
-        end, pause, unknown, posts = self._monotonic() + seconds, FIRST_PAUSE, 0, 0
-        while True:
-            posts += 1
-            limit = min(self._post_seconds, max(0.1, end - self._monotonic()))
-            result, reason, retry_after = self._post(body, limit)
-            delivery = Delivery(result, reason, posts, retry_after)
-            unknown += result is Result.UNKNOWN
-            may_repeat = result is Result.REFUSED or (
-                result is Result.UNKNOWN and repeat_unknown and unknown < MAX_UNKNOWN_POSTS
-            )
-            wait = max(pause, retry_after or 0.0)
-            if not may_repeat or posts >= MAX_POSTS or self._monotonic() + wait >= end:
-                # Once a post may have arrived, a later refusal does not make it known that none did.
-                if unknown and result is Result.REFUSED:
-                    return Delivery(Result.UNKNOWN, f"first no answer, then: {reason}", posts)
-                return delivery
-            self._sleep(wait)
-            pause *= 2
 
-    def _post(self, body: bytes, limit: float) -> tuple[Result, str, float | None]:
-        """One post: what is known after it, why, and the seconds that the receiver asked to wait."""
-        connection = http.client.HTTPSConnection(self._host, self._port, timeout=limit, context=self._tls)
-        try:
-            started = self._monotonic()
-            try:
-                connection.connect()
-            except OSError as error:
-                return Result.REFUSED, f"no connection to {self._host}:{self._port} ({_cause(error)})", None
-            left = max(0.05, limit - (self._monotonic() - started))
-            watchdog = threading.Timer(left, _hang_up, [connection.sock])
-            watchdog.daemon = True
-            watchdog.start()
-            try:
-                return self._exchange(connection, body)
-            except (OSError, http.client.HTTPException) as error:
-                return Result.UNKNOWN, f"sent, but no answer came within {limit:.0f} s ({_cause(error)})", None
-            finally:
-                watchdog.cancel()
-        finally:
-            connection.close()
+        def once(limit: float) -> Delivery:
+            answer = self._poster.post(self._to, body, {"Content-Type": "application/json"}, limit)
+            bad = judged(self._to, answer, "check the webhook in the secret")
+            return bad or Delivery(Result.DELIVERED, "accepted", 1)
 
-    def _exchange(self, connection: http.client.HTTPSConnection, body: bytes) -> tuple[Result, str, float | None]:
-        headers = {"Content-Type": "application/json", "User-Agent": "nightshift", "Connection": "close"}
-        connection.request("POST", self._target, body, headers)
-        answer = connection.getresponse()
-        if 200 <= answer.status < 300:
-            return Result.DELIVERED, f"accepted with status {answer.status}", None
-        reason = f"{self._host} answered {answer.status}{_said(answer)}"
-        if answer.status == 429 or answer.status >= 500:
-            return Result.REFUSED, reason, _seconds(answer.getheader("Retry-After"))
-        return Result.REJECTED, f"{reason}; check the webhook in the secret", None
+        return self._poster.patiently(once, repeat_unknown=repeat_unknown, seconds=seconds)
+
+    def attach(self, picture: Picture, thread: Thread, *, seconds: float) -> Delivery:
+        return Delivery(Result.REJECTED, "a webhook takes no pictures", 0)
 
 
-def _hang_up(sock: socket.socket) -> None:
-    """End a post whose time is over, however slowly its answer trickles in; the reader then sees its end."""
-    try:
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError:
-        return
+class SlackBot:
+    """A bot with ``chat:write`` and ``files:write`` that is a member of ``channel`` (an id, not a name).
 
-
-def _cause(error: Exception) -> str:
-    """The kind of a network error: never its text, which may hold the address."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {bounded(clean(error.verify_message), 100)}"
-    return type(error).__name__
-
-
-def _said(answer: http.client.HTTPResponse) -> str:
-    """The receiver's own word for a refusal (``invalid_blocks``, ``no_service``), bounded; empty if it says none."""
-    try:
-        text = clean(answer.read(_ANSWER_BYTES).decode("utf-8", "replace"))
-    except (OSError, http.client.HTTPException):
-        return ""
-    return f" ({bounded(text, 120)})" if text else ""
-
-
-def _seconds(header: str | None) -> float | None:
-    """Retry-After in whole seconds; a date or nonsense counts as not given."""
-    return float(header) if header is not None and re.fullmatch(r"\d{1,6}", header.strip()) else None
-
-
-class DynamoNotificationLog:
-    """``NotificationLog`` in the table: pk ``RUN#<run_id>``, sk ``NOTIFIED#<key>``. ``table`` is a boto3 Table.
-
-    ``state`` is claimed, then delivered, rejected, unknown, or open (refused: anybody may send it).
+    Raises WebhookRefused where the host of ``api`` is not ``allowed``; so does an upload whose address Slack gives.
     """
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
+    has_threads = True
 
-    def claim(self, event: StageEvent, holder: str, now: datetime, until: datetime) -> Claim:
-        free = "attribute_not_exists(pk) OR #state = :open"
-        values: dict[str, Any] = {":open": "open"}
-        if event.stage.is_final:
-            free += " OR #state = :unknown OR (#state = :claimed AND (holder = :holder OR claimed_until < :now))"
-            values |= {":unknown": "unknown", ":claimed": "claimed", ":holder": holder, ":now": _epoch(now)}
-        item = {
-            **_key(event),
-            "version": 1,
-            "state": "claimed",
-            "stage": event.stage.value,
-            "holder": holder,
-            "claimed_at": now.isoformat(),
-            "claimed_until": _epoch(until),
-        }
-        try:
-            self._table.put_item(
-                Item=item,
-                ConditionExpression=free,
-                ExpressionAttributeNames={"#state": "state"},
-                ExpressionAttributeValues=values,
-            )
-        except ClientError as error:
-            if _code(error) == "ConditionalCheckFailedException":
-                return self._why_not(event, holder, now)
-            raise LogUnavailable(event.run_id, f"claiming a message failed ({_code(error)})") from error
-        except BotoCoreError as error:
-            raise LogUnavailable(event.run_id, f"claiming a message failed ({type(error).__name__})") from error
-        return Claim.TAKEN
+    def __init__(
+        self,
+        token: str,
+        channel: str,
+        allowed: Sequence[str],
+        *,
+        api: str = API,
+        ca_file: str | None = None,
+        post_seconds: float = POST_SECONDS,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._token, self._channel, self._allowed = token, channel, tuple(allowed)
+        self._api = allowed_address(api.rstrip("/"), allowed)
+        self._poster = Poster(ca_file=ca_file, post_seconds=post_seconds, sleep=sleep, monotonic=monotonic)
 
-    def _why_not(self, event: StageEvent, holder: str, now: datetime) -> Claim:
-        try:
-            item = self._table.get_item(Key=_key(event), ConsistentRead=True).get("Item") or {}
-        except (ClientError, BotoCoreError) as error:
-            raise LogUnavailable(event.run_id, f"reading a message's claim failed ({_code(error)})") from error
-        if item.get("state") in ("delivered", "rejected"):
-            return Claim.SETTLED
-        live = item.get("holder") != holder and item.get("claimed_until", Decimal(0)) >= _epoch(now)
-        return Claim.BUSY if item.get("state") != "unknown" and live else Claim.UNCERTAIN
+    def __repr__(self) -> str:
+        return f"SlackBot({self._api!r}, {self._channel})"
 
-    def settle(self, event: StageEvent, holder: str, delivery: Delivery, now: datetime) -> None:
-        state = "open" if delivery.result is Result.REFUSED else delivery.result.value
-        try:
-            self._table.update_item(
-                Key=_key(event),
-                UpdateExpression="SET #state = :state, settled_at = :at, reason = :reason, posts = :posts",
-                ConditionExpression="#state = :claimed AND holder = :holder",
-                ExpressionAttributeNames={"#state": "state"},
-                ExpressionAttributeValues={
-                    ":state": state,
-                    ":at": now.isoformat(),
-                    ":reason": bounded(delivery.reason, 500),
-                    ":posts": delivery.posts,
-                    ":claimed": "claimed",
-                    ":holder": holder,
-                },
-            )
-        except ClientError as error:
-            if _code(error) != "ConditionalCheckFailedException":
-                raise LogUnavailable(event.run_id, f"settling a message failed ({_code(error)})") from error
-        except BotoCoreError as error:
-            raise LogUnavailable(event.run_id, f"settling a message failed ({type(error).__name__})") from error
+    def send(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        repeat_unknown: bool,
+        seconds: float,
+        thread: Thread | None = None,
+        broadcast: bool = False,
+    ) -> Delivery:
+        """A message; in a thread that is not there any more it is sent beside it."""
+        message = {**payload, "channel": self._channel, "unfurl_links": False, "unfurl_media": False}
+        place: dict[str, Any] = {}
+        if thread is not None:
+            place = {"channel": thread.channel, "thread_ts": thread.ts, "reply_broadcast": broadcast}
+
+        def once(limit: float) -> Delivery:
+            done, said = self._call("chat.postMessage", {**message, **place}, limit)
+            if said.get("error") == NO_THREAD and place:
+                place.clear()
+                return Delivery(Result.REFUSED, done.reason, 1)
+            return _placed(done, said, thread if place else None)
+
+        return self._poster.patiently(once, repeat_unknown=repeat_unknown, seconds=seconds)
+
+    def attach(self, picture: Picture, thread: Thread, *, seconds: float) -> Delivery:
+        """Upload a picture and share it in a thread. What is uploaded and not shared is seen by nobody, so both steps of the
+        upload may be repeated; the last one shares it, and is not once it may have."""
+        found: dict[str, Any] = {}
+
+        def reserve(limit: float) -> Delivery:
+            asked = {"filename": picture.name, "length": str(len(picture.body))}
+            done, said = self._call("files.getUploadURLExternal", asked, limit, form=True)
+            if done.result is not Result.DELIVERED:
+                return done
+            url, file_id = said.get("upload_url"), said.get("file_id")
+            if not isinstance(url, str) or not isinstance(file_id, str):
+                return Delivery(Result.REJECTED, "Slack gave no address for the picture", 1)
+            try:
+                found.update(to=allowed_address(url, self._allowed), id=file_id)
+            except WebhookRefused as problem:
+                return Delivery(Result.REJECTED, str(problem), 1)
+            return done
+
+        def upload(limit: float) -> Delivery:
+            to = found["to"]
+            answer = self._poster.post(to, picture.body, {"Content-Type": "application/octet-stream"}, limit)
+            return judged(to, answer, "the picture was not taken") or Delivery(Result.DELIVERED, "taken", 1)
+
+        def share(limit: float) -> Delivery:
+            shared = {
+                "files": [{"id": found["id"], "title": picture.title}],
+                "channel_id": thread.channel,
+                "thread_ts": thread.ts,
+            }
+            return self._call("files.completeUploadExternal", shared, limit)[0]
+
+        delivery = Delivery(Result.REJECTED, "nothing was tried", 0)
+        for part, repeatable in ((reserve, True), (upload, True), (share, False)):
+            delivery = self._poster.patiently(part, repeat_unknown=repeatable, seconds=seconds / 3)
+            if delivery.result is not Result.DELIVERED:
+                break
+        return delivery
+
+    def _call(
+        self, method: str, arguments: Mapping[str, Any], limit: float, form: bool = False
+    ) -> tuple[Delivery, dict[str, Any]]:
+        """One call of the Web API: what is known after it, and what it answered."""
+        to = Address(self._api.host, self._api.port, f"{self._api.target}/{method}")
+        body = urlencode(arguments).encode() if form else json.dumps(arguments).encode()
+        kind = "application/x-www-form-urlencoded" if form else JSON_TYPE
+        answer = self._poster.post(to, body, {"Content-Type": kind, "Authorization": f"Bearer {self._token}"}, limit)
+        bad = judged(to, answer, f"{method} is not to be had at {to!r}")
+        if bad is not None:
+            return bad, {}
+        said = _document(getattr(answer, "body", ""))
+        if said.get("ok") is True:
+            return Delivery(Result.DELIVERED, "accepted", 1), said
+        error = bounded(clean(str(said.get("error") or "no word")), 80)
+        reason = f"Slack's {method} answered {error}"
+        if not said or error in PERHAPS:
+            return Delivery(Result.UNKNOWN, reason, 1), said
+        if error in NOT_NOW:
+            return Delivery(Result.REFUSED, reason, 1, getattr(answer, "retry_after", None)), said
+        return Delivery(Result.REJECTED, f"{reason}; check the bot's token, its scopes and its channel", 1), said
 
 
-def _code(error: Exception) -> str:
-    return str(error.response["Error"]["Code"]) if isinstance(error, ClientError) else type(error).__name__
+def _document(body: str) -> dict[str, Any]:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
-def _epoch(at: datetime) -> Decimal:
-    return Decimal(f"{at.timestamp():.3f}")
-
-
-def _key(event: StageEvent) -> dict[str, str]:
-    return {"pk": f"RUN#{_short(event.run_id)}", "sk": f"NOTIFIED#{_short(event.key)}"}
-
-
-def _short(text: str) -> str:
-    """A refused request may carry any text as its id: DynamoDB's keys end at 1,024 bytes, so a long one is hashed."""
-    raw = text.encode("utf-8", "replace")
-    return raw.decode() if len(raw) <= 500 else hashlib.sha256(raw).hexdigest()
+def _placed(done: Delivery, said: Mapping[str, Any], thread: Thread | None) -> Delivery:
+    """With the thread that the message is in, or begins."""
+    if done.result is not Result.DELIVERED or thread is not None:
+        return Delivery(done.result, done.reason, 1, done.retry_after, thread)
+    channel, ts = said.get("channel"), said.get("ts")
+    begun = Thread(channel, ts) if isinstance(channel, str) and isinstance(ts, str) and channel and ts else None
+    return Delivery(done.result, done.reason, 1, done.retry_after, begun)

@@ -186,6 +186,9 @@ class Run(Document):
     sentence: ExternalText = ""
     success: float | None = None
     eta_seconds: float | None = None
+    noticed: tuple[str, ...] = Field(
+        (), description="keys of what was told once: first eval, target, limits that are near"
+    )
     published: bool = False
     model_package: str | None = Field(None, description="ARN in SageMaker's model registry")
     registration_problem: ExternalText = Field("", description="why there is no model package although one was wanted")

@@ -7,11 +7,17 @@ from typing import Any
 from aws_lambda_powertools import single_metric
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
+from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.handlers.observability import NAMESPACE, SERVICE, logger, metrics, tracer
 from nightshift.handlers.settings import ReconcilerSettings, load
 from nightshift.handlers.wiring import controller_ports
+from nightshift.steps.ports import Ports
 from nightshift.steps.reconcile import Report, reconcile
+from nightshift.steps.schema import publish_schema
+
+_schema_is_there = False
+"""Looked at once in the life of a process, which is never older than its code."""
 
 
 @logger.inject_lambda_context(clear_state=True)
@@ -25,10 +31,24 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     )
     report = reconcile(ports)
     _measure(report)
+    _publish_schema(ports)
     repairs = {kind.value: count for kind, count in report.by_kind.items()}
     told = {"repairs": repairs, "alarms": len(report.alarms), "left": report.left}
     logger.info("reconciled", extra={**told, "oldest_look_age": report.oldest_look_age})
     return told
+
+
+def _publish_schema(ports: Ports) -> None:
+    """No pass fails for it: the next one tries again."""
+    global _schema_is_there
+    if _schema_is_there:
+        return
+    try:
+        if publish_schema(ports.artifacts):
+            logger.info("the schema of run specs was written to the bucket")
+        _schema_is_there = True
+    except (BotoCoreError, ClientError) as error:
+        logger.warning("the schema of run specs was not written: %s", error)
 
 
 def _measure(report: Report) -> None:

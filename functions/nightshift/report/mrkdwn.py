@@ -42,6 +42,22 @@ def code(text: str, limit: int) -> str:
     return f"`{esc(text.replace('`', 'ʼ'), limit - 2) or ' '}`"
 
 
+def code_block(text: str, limit: int) -> str:
+    """Outside text as lines in a code block, at most ``limit`` characters with its marks: where it is longer, its end. Empty for
+    text without words."""
+    kept: list[str] = []
+    room = limit - 8
+    for line in reversed(text.splitlines()):
+        indent = " " * min(20, len(line) - len(line.lstrip(" ")))
+        shown = (indent + esc(line.replace("`", "ʼ"), 400)).rstrip()
+        room -= len(shown) + 1
+        if room < 0:
+            break
+        kept.append(shown)
+    inside = "\n".join(reversed(kept)).strip("\n")
+    return f"```\n{inside}\n```" if inside.strip() else ""
+
+
 def link(label: str, address: str) -> str:
     """A link where the address is one that a browser opens; else the address as text."""
     name = esc(label, 100) or "link"

@@ -16,12 +16,6 @@ from nightshift.core.guard import guard_words
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
-LOUD = {
-    NotifyLevel.QUIET: frozenset({Stage.ASKING, Stage.FINISHED, Stage.FAILED, Stage.CANCELLED}),
-    NotifyLevel.NORMAL: frozenset(Stage) - {Stage.QUEUED},
-    NotifyLevel.ALL: frozenset(Stage),
-}
-
 
 def execution_name(run: Run) -> str:
     """Of the only execution that may write: its run's id and k. The finisher reads both from it."""
@@ -45,15 +39,15 @@ def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None =
 
 
 def emit(ports: Ports, run: Run, spec: RunSpec | None, stage: Stage, key: str, **fields: Any) -> bool:
-    """A stage event, where the run's notification level wants it, or nobody knows it. False where it was not accepted."""
-    if spec is not None and stage not in LOUD[spec.notify]:
-        return True
+    """A stage event; who makes messages of them leaves out what the run's level does not want. False where it was not
+    accepted."""
     return ports.stages.emit(
         StageEvent(
             run_id=run.run_id,
             stage=stage,
             key=key,
             owner=run.owner,
+            notify=spec.notify if spec is not None else NotifyLevel.NORMAL,
             at=ports.now(),
             step=fields.pop("step", run.step),
             total_steps=run.total_steps,

@@ -35,6 +35,9 @@ LAST_SECONDS = 3.0
 STANDING_STILL = frozenset({EndCause.HUNG, EndCause.START_DEADLINE, EndCause.PROGRESS_UNWRITABLE})
 """Causes for which these files are the only explanation, and after minutes of waiting."""
 
+DRIVER_LOG, MISSING = "driver.log", "missing: "
+"""A file's name, and what a text file begins with whose part could not be had."""
+
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
 
@@ -56,7 +59,7 @@ def save_diagnostics(ports: Ports, run: Run, attempt: Attempt, hurried: bool = F
 
     def say(name: str, why: str) -> None:
         if ports.artifacts.read_small(f"{folder}{name}") is None:
-            said = _json({"missing": why}) if _kind(name) == JSON else without_secrets(f"missing: {why}")
+            said = _json({"missing": why}) if _kind(name) == JSON else without_secrets(f"{MISSING}{why}")
             ports.artifacts.put(run.run_id, f"{folder}{name}", said.encode(), _kind(name))
 
     missing = ports.together({name: partial(store, name) for name in parts}, seconds)
@@ -69,7 +72,7 @@ def _parts(ports: Ports, run: Run, attempt: Attempt, seconds: float) -> dict[str
     with suppress(NightshiftError):
         ports.jobs(name)  # here, so that not every part makes a client and credentials of its own
     return {
-        "driver.log": lambda: without_secrets(ports.jobs(name).logs(attempt.submission_id)),
+        DRIVER_LOG: lambda: without_secrets(ports.jobs(name).logs(attempt.submission_id)),
         "stacks.txt": lambda: without_secrets(ports.jobs(name).stacks(share)),
         "infra.log": lambda: without_secrets(ports.jobs(name).infra_logs(share)),
         "ray-state.json": lambda: _json(ports.jobs(name).records()),

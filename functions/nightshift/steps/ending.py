@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from nightshift.contract.events import Stage
+from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
 from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
-from nightshift.core.run import Run, RunState, Signal, SignalKind
+from nightshift.core.notices import last_lines
+from nightshift.core.run import Attempt, Run, RunState, Signal, SignalKind
 from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, next_shift, results_of, stage_key
-from nightshift.steps.diagnostics import save_diagnostics
-from nightshift.steps.ports import Ports
+from nightshift.steps.diagnostics import DRIVER_LOG, MISSING, save_diagnostics
+from nightshift.steps.ports import NO_LOG, Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
 from nightshift.steps.signals import wake
 
@@ -129,6 +132,7 @@ def emit_final(ports: Ports, run: Run) -> None:
         final=found.final,
         holdout_baseline=found.holdout_baseline,
         holdout_final=found.holdout_final,
+        log_tail=_log_tail(ports, run, attempts),
         curve=[s.success for s in thinned],
         attempts=[attempt_line(a, now) for a in attempts][-20:],
         gpu_hours=round(gpu_hours_of(attempts, now), 4),
@@ -145,6 +149,15 @@ def _sentence(run: Run) -> str:
     if not run.registration_problem:
         return run.sentence
     return f"{run.sentence} It is not in the model registry: {bounded(run.registration_problem, 500)}".strip()
+
+
+def _log_tail(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> str:
+    """Of a failure: how the last attempt's driver log ends, as it was kept when the attempt ended; secrets are out of it."""
+    if run.state is not RunState.FAILED or not attempts:
+        return ""
+    body = ports.artifacts.read_small(f"{RunKeys(run.run_id).diagnostics(attempts[-1].n)}{DRIVER_LOG}")
+    text = (body or b"").decode("utf-8", "replace")
+    return "" if text.startswith((NO_LOG, MISSING)) else last_lines(text)
 
 
 def spec_or_none(ports: Ports, run_id: str) -> RunSpec | None:

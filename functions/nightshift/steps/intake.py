@@ -1,15 +1,30 @@
-"""A request comes in: it becomes a run, or a record that names every error by field."""
+"""A request comes in: it becomes a run, or a record that names every error by field.
+
+Four ways in, one intake: an event, the API, a schedule, and a file dropped under ``requests/``. Each ends in ``request_run``.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from nightshift.contract.events import FieldError, Stage, StageEvent
+from nightshift.contract.events import FieldError, RequestAnswer, ScheduledStart, Stage, StageEvent
 from nightshift.contract.spec import RunSpec, spec_digest
 from nightshift.core.admission import check_spec, request_digest, shown_run_id
 from nightshift.core.errors import bounded
 from nightshift.core.prices import hourly
+from nightshift.core.requests import (
+    MAX_SPEC_BYTES,
+    REQUESTS,
+    answer_key,
+    ending_problem,
+    read_request,
+    request_name,
+    scheduled_request,
+    stem,
+    too_late,
+)
 from nightshift.core.run import Run, RunState
 from nightshift.steps.common import audit, execution_name
 from nightshift.steps.ports import Ports, Rejection
@@ -24,6 +39,16 @@ class Deployment:
 
 
 @dataclass(frozen=True)
+class DroppedFile:
+    """An object that appeared under ``requests/``. S3 tells the account that put it there and from where, and no more."""
+
+    key: str
+    size: int
+    requester: str
+    source_ip: str
+
+
+@dataclass(frozen=True)
 class Intake:
     """``run`` is None for a refused request; ``conflict`` tells a used id from an invalid request."""
 
@@ -33,9 +58,9 @@ class Intake:
     errors: tuple[FieldError, ...] = ()
 
 
-def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner: str) -> Intake:
+def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner: str, via: str = "") -> Intake:
     """Idempotent: the same content is the same run, however often and however late it is asked for. The conditional put
-    decides; what follows it is repeated by the next identical request if this one dies half-way."""
+    decides; what follows it is repeated by the next identical request if this one dies half-way. ``via`` is for the trail."""
     checked = check_spec(raw)
     if not isinstance(checked, RunSpec):
         return _refuse(ports, raw, owner, checked)
@@ -68,8 +93,83 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         ports.artifacts.put_spec(checked)
         ports.executions.start(execution_name(there), {"version": 1, "run_id": there.run_id, "k": there.k})
     if created:
-        audit(ports, there.run_id, "intake", "run requested", detail=f"by {there.owner}, pool {there.pool}")
+        audit(
+            ports,
+            there.run_id,
+            "intake",
+            "run requested",
+            detail=f"by {there.owner}, pool {there.pool}{via and f', {via}'}",
+        )
     return Intake(there, created)
+
+
+def request_of_file(ports: Ports, deployment: Deployment, dropped: DroppedFile) -> Intake | None:
+    """A spec that somebody dropped; None for what is no file. The answer is kept beside, under ``answers/``: nothing is ever
+    written under ``requests/``, where it would be a request again."""
+    name = request_name(dropped.key)
+    if name is None:
+        return None
+    done = _request_of_file(ports, deployment, dropped, name)
+    answer = RequestAnswer(
+        request=dropped.key,
+        run_id=done.run.run_id if done.run is not None else None,
+        created=done.created,
+        errors=list(done.errors),
+    )
+    key = answer_key(name)
+    if key is not None:
+        ports.artifacts.put(stem(name), key, answer.to_json().encode(), "application/json")
+    return done
+
+
+def _request_of_file(ports: Ports, deployment: Deployment, dropped: DroppedFile, name: str) -> Intake:
+    wrong = ending_problem(name)
+    read: dict[str, Any] | list[FieldError] = [wrong] if wrong is not None else []
+    body = b""
+    if wrong is None:
+        found = _file(ports, dropped.key, dropped.size)
+        body, read = (found, read_request(found)) if isinstance(found, bytes) else (b"", [found])
+    if isinstance(read, dict):
+        via = f"dropped as {dropped.key} from {dropped.source_ip or 'an unknown address'}"
+        return request_run(ports, deployment, read, dropped.requester, bounded(via, 300))
+    shown = {"run_id": stem(name), "file": dropped.key, "sha256": hashlib.sha256(body).hexdigest()}
+    return _refuse(ports, shown, dropped.requester, read)
+
+
+def request_of_schedule(ports: Ports, deployment: Deployment, start: ScheduledStart, bucket: str) -> Intake:
+    """The run of one scheduled time. One that comes too late starts nothing, and is recorded as refused, unless its run is
+    there already. ``bucket`` is the only one that is read."""
+    owner = f"schedule {start.schedule.rsplit('/', 1)[-1] or 'without a name'}"
+    raw = start.spec if start.spec is not None else _scheduled_spec(ports, start.spec_uri or "", bucket)
+    filled = scheduled_request(raw, start.scheduled_time) if isinstance(raw, dict) else raw
+    if not isinstance(filled, dict):
+        shown = {"run_id": stem(start.spec_uri or owner), "at": start.scheduled_time.isoformat()}
+        return _refuse(ports, shown, owner, filled)
+    late = too_late(start.scheduled_time, ports.now())
+    if late is None:
+        return request_run(ports, deployment, filled, owner, f"for {start.scheduled_time.isoformat()}")
+    there = ports.runs.get(shown_run_id(filled))
+    return Intake(there) if there is not None else _refuse(ports, filled, owner, [late])
+
+
+def _scheduled_spec(ports: Ports, address: str, bucket: str) -> dict[str, Any] | list[FieldError]:
+    root = f"s3://{bucket}/"
+    if not address.startswith(root) or address == root or address.removeprefix(root).startswith(REQUESTS):
+        problem = f"it must be below {root} and not below {REQUESTS}: nothing else may be read, and what lies there is started"
+        return [FieldError(field="spec_uri", problem=problem)]
+    found = _file(ports, address.removeprefix(root))
+    if isinstance(found, bytes):
+        return read_request(found)
+    return [FieldError(field="spec_uri", problem=f"{bounded(address, 200)}: {found.problem}")]
+
+
+def _file(ports: Ports, key: str, size: int = 0) -> bytes | FieldError:
+    """A small file's bytes, or why there are none. ``size`` is what its event says: a large one is not even asked for."""
+    large = f"more than {MAX_SPEC_BYTES:,} bytes"
+    if size > MAX_SPEC_BYTES:
+        return FieldError(field="file", problem=f"it has {size:,} bytes, {large}")
+    body = ports.artifacts.read_small(key, MAX_SPEC_BYTES)
+    return body if body is not None else FieldError(field="file", problem=f"it is not there any more, or has {large}")
 
 
 def _refuse(ports: Ports, raw: dict[str, Any], owner: str, errors: list[FieldError], conflict: bool = False) -> Intake:

@@ -16,6 +16,7 @@ from nightshift.core.run import Attempt, Awaiting, Question, Run
 from nightshift.steps.common import audit, emit
 from nightshift.steps.fence import create_again, escalate, forget
 from nightshift.steps.learn import ask_the_job, learn
+from nightshift.steps.notices import notice
 from nightshift.steps.observe import observe
 from nightshift.steps.ports import Ports
 from nightshift.steps.queueing import note_wait
@@ -43,6 +44,8 @@ def judge(ports: Ports, run: Run, spec: RunSpec, awaiting: Awaiting) -> Judged:
     attempt = attempts[-1] if attempts else None
     if awaiting is Awaiting.ATTEMPT and attempt is not None:
         run, attempt = learn(ports, run, spec, attempt, seen)
+    if awaiting is not Awaiting.LEASE:
+        run = notice(ports, run, spec, attempts, seen)
     decision = decide(run, spec, awaiting, seen, ports.now())
     run = note_wait(ports, run, awaiting, seen, decision)
     if decision.stop_job and attempt is not None:

@@ -12,6 +12,7 @@ from nightshift.contract.control import Control
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import FieldError, StageEvent
 from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
+from nightshift.contract.reading import MAX_DOCUMENT
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.causes import EndCause
@@ -301,7 +302,8 @@ class Artifacts(Protocol):
         """Key below the run's prefix -> digest of the bytes as they are stored now. Exports, which a long run has by
         the hundred, are not read again: theirs are what their writer computed, and their sizes are checked."""
 
-    def read_small(self, key: str) -> bytes | None: ...
+    def read_small(self, key: str, limit: int = MAX_DOCUMENT) -> bytes | None:
+        """None where it is missing or larger than ``limit`` bytes."""
 
     def manifest(self, run_id: str) -> bytes | None: ...
 

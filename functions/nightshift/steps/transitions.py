@@ -29,7 +29,9 @@ def admit(ports: Ports, request: StepRequest) -> Reply:
         # A run that Kueue admits takes no place in the line of its pool: it would hold up those who need the lease.
         run = ports.runs.enqueue(run, **queued) if run.queue is None else ports.runs.update(run, **queued)
         audit(ports, run.run_id, "step", "admitted", detail=f"{spec.topology.gpus} GPUs, {run.total_steps} steps")
-        emit(ports, run, spec, Stage.QUEUED, stage_key(run, "queued"), sentence=_waits_for(ports, run))
+        waits_for = _waits_for(ports, run)
+        if waits_for:
+            emit(ports, run, spec, Stage.QUEUED, stage_key(run, "queued"), sentence=waits_for)
     elif not run.state.is_final:
         ending = run.verdict is not None and run.state is not RunState.TEARDOWN
         run = ports.runs.update(run, state=RunState.PUBLISHING if ending else run.state, **next_shift(run))
@@ -55,7 +57,10 @@ def _as_retried(ports: Ports, run: Run) -> tuple[Run, RunSpec]:
 
 
 def _waits_for(ports: Ports, run: Run) -> str:
-    return holder_text(run, ports.runs.lease_holder(run.pool), ports.runs.next_in_line(run.pool))
+    """Whom a run waits for; empty where its pool is free and nobody is before it."""
+    holder, first = ports.runs.lease_holder(run.pool), ports.runs.next_in_line(run.pool)
+    is_free = run.queue is None and {holder, first} <= {None, run.run_id}
+    return "" if is_free else holder_text(run, holder, first)
 
 
 def successor(ports: Ports, request: StepRequest) -> Reply:
