@@ -49,7 +49,6 @@ def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, evals: in
                     "trainer.gradient_checkpointing": False,
                     "trainer.enable_ray_gpu_monitor": False,
                     "generator.inference_engine.enable_ray_prometheus_stats": False,
-                    "generator.inference_engine.enforce_eager": True,
                     "generator.inference_engine.max_num_seqs": 256,
                     "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.image": 18,
                     "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.video": 0,

@@ -9,9 +9,11 @@ import hashlib
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ RELIED_ON = {
 
 
 def sources() -> dict[str, str]:
-    """Name -> a digest of its source text; ``missing`` where it is not there any more."""
+    """Name -> a digest of its source text, or a sentence about why there is none."""
     found = {}
     for module, names in RELIED_ON.items():
         for name in names:
@@ -53,10 +55,20 @@ def sources() -> dict[str, str]:
                 for part in name.split("."):
                     one = getattr(one, part)
                 text = hashlib.sha256(inspect.getsource(one).encode()).hexdigest()[:12]
-            except (ImportError, AttributeError):
-                text = "missing"
+            except AttributeError:
+                text = "is not there any more"
+            except ImportError as error:
+                text = f"cannot be imported: {error}"
             found[f"{module.removeprefix('skyrl.')}:{name}"] = text
     return found
+
+
+def requirements() -> dict[str, str]:
+    """Name -> every requirement of that name, with its extra."""
+    found: dict[str, list[str]] = {}
+    for line in metadata.requires("skyrl") or []:
+        found.setdefault(re.split(r"[^\w.-]", line, maxsplit=1)[0].lower(), []).append(" ".join(line.split()))
+    return {name: "; ".join(sorted(lines)) for name, lines in found.items()}
 
 
 def layout() -> dict[str, str]:
@@ -96,6 +108,7 @@ def main() -> None:
     described = {
         "keys": {key: [kind, default] for key, kind, default in leaves(SkyRLTrainConfig)},
         "layout": layout(),
+        "requirements": requirements(),
         "sources": sources(),
     }
     print(json.dumps(described))

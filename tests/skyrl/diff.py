@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -50,6 +50,34 @@ def fetch(new: str, folder: Path) -> Path:
     return folder / "skyrl"
 
 
+def add_new_requirements(unpacked: Path) -> list[str]:
+    """What the new version requires and neither the old one did nor the environment has: put beside it, each alone. Names of
+    what could not be."""
+    new = {_name(line) for one in metadata.distributions(path=[str(unpacked)]) for line in one.requires or []}
+    known = {_name(line) for line in metadata.requires("skyrl") or []}
+    known |= {_name(one.metadata["Name"]) for one in metadata.distributions()}
+    left = []
+    for name in sorted(new - known):
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--no-deps",
+        ]
+        done = subprocess.run([*command, "--target", str(unpacked), name], capture_output=True, timeout=300)
+        if done.returncode != 0:
+            left.append(name)
+    return left
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
 def environment(first: Path | None) -> dict[str, str]:
     paths = [*([str(first)] if first else []), str(ROOT / "functions"), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -68,6 +96,7 @@ def describe(first: Path | None) -> Described:
 def changes(old: Described, new: Described) -> list[str]:
     """One line a change, under a heading for each kind; ``none`` where there is none."""
     return [
+        *_section("requirements", old["requirements"], new["requirements"], lambda one: one[:160]),
         *_section("keys", old["keys"], new["keys"], lambda one: f"{one[0]}, default {one[1]}"),
         *_section("what two ranks save and export", old["layout"], new["layout"], lambda one: one[:160]),
         *_section("code that the job relies on", old["sources"], new["sources"], lambda one: one, quiet=True),
@@ -79,9 +108,8 @@ def _section(title: str, old: Mapping[str, Any], new: Mapping[str, Any], said: A
     lines += [f"  + {name}" + ("" if quiet else f" ({said(new[name])})") for name in sorted(new.keys() - old.keys())]
     for name in sorted(old.keys() & new.keys()):
         if old[name] != new[name]:
-            gone = new[name] == "missing"
-            what = (" is not there any more" if gone else "") if quiet else f": {said(old[name])} -> {said(new[name])}"
-            lines.append(f"  ~ {name}{what}")
+            gone = f" {new[name]}" if " " in str(new[name]) else ""
+            lines.append(f"  ~ {name}" + (gone if quiet else f": {said(old[name])} -> {said(new[name])}"))
     return [f"{title}: {len(lines) or 'no'} changes", *lines]
 
 
@@ -112,9 +140,11 @@ def main() -> int:
         except Unknown as error:
             print(error, file=sys.stderr)
             return BAD_DATA
-        print(f"SkyRL {version('skyrl')} -> {new}")
+        print(f"SkyRL {metadata.version('skyrl')} -> {new}", flush=True)
+        if left := add_new_requirements(unpacked):
+            print(f"newly required, and not to be had here: {', '.join(left)}")
         try:
-            print("\n".join(changes(describe(None), describe(unpacked))))
+            print("\n".join(changes(describe(None), describe(unpacked))), flush=True)
         except RuntimeError as error:
             print(f"it cannot be described: {error}")
         failed = run_tests(unpacked, Path(made) / "report.xml")

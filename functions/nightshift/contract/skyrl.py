@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from nightshift.contract.base import Model
 from nightshift.contract.skyrl_overrides import OverrideKey, OverrideValue, override_problems
@@ -35,15 +34,6 @@ VISION_MODULES: Final = (
 """Some layers of the vision tower of a Qwen-VL model, by the names that PEFT compares."""
 
 
-class Tracker(StrEnum):
-    """Where SkyRL sends its metrics, beside the run's own curve. Others that SkyRL knows are not supported."""
-
-    CONSOLE = "console"
-    WANDB = "wandb"
-    MLFLOW = "mlflow"
-    TENSORBOARD = "tensorboard"
-
-
 class SkyRLSettings(Model):
     """Used by ``training.trainer: skyrl`` only. Lengths are tokens; defaults are upstream's VisGym recipe."""
 
@@ -55,8 +45,6 @@ class SkyRLSettings(Model):
     tensor_parallel_size: int = Field(1, ge=1, le=16, description="GPUs an inference engine")
     flash_attn: bool = True
     update_epochs_per_batch: int = Field(1, ge=1, le=100)
-    tracker: Tracker = Tracker.CONSOLE
-    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")] = "nightshift"
     overrides: dict[OverrideKey, OverrideValue] = Field(
         default_factory=dict, max_length=100, description="further keys of SkyRL's configuration, as they are"
     )
@@ -110,6 +98,8 @@ def _lora(spec: RunSpec) -> Iterator[Problem]:
         except re.error as error:
             yield f"model.lora.{field}", f"no regular expression over the names of modules: {error}"
             return
+        if "${" in (getattr(lora, field) or ""):
+            yield f"model.lora.{field}", "SkyRL would put something else in place of ${...}"
     adapted = [one for one in VISION_MODULES if adapts(one, lora.target_modules, lora.exclude_modules)]
     if more.vision and adapted and more.overrides.get(TOWER_OVERRIDE) is not True:
         yield (

@@ -51,7 +51,7 @@ OWNED: Final[dict[str, str]] = {
     r"trainer\.(train_batch_size|policy_mini_batch_size|update_epochs_per_batch|max_prompt_length)": _OWN_FIELD,
     r"trainer\.micro_(train|forward)_batch_size_per_gpu": _OWN_FIELD,
     r"trainer\.policy\.optimizer_config\.(lr|num_warmup_steps)": _OWN_FIELD,
-    r"trainer\.(logger|project_name|run_name)": "set training.skyrl.tracker and training.skyrl.project",
+    r"trainer\.(logger|project_name|run_name)": "set tracking",
     r"trainer\.dump_eval_results": "evals are read from the dumps",
     r"generator\.inference_engine\.(num_engines|run_engines_locally|external_.*|data_parallel_size)": (
         "engines follow from topology and training.skyrl.tensor_parallel_size"
@@ -154,10 +154,14 @@ def _problem_alone(key: str, value: OverrideValue, vision: bool) -> str | None:
         return f"{value!r} is of type {said}, SkyRL takes {kind}"
     if isinstance(value, str) and (len(value) > 1_000 or any(ord(c) < 32 for c in value)):
         return "a text of at most 1,000 printable characters"
+    if isinstance(value, str) and "${" in value:
+        return "SkyRL would put something else, a variable of the job's environment for one, in place of ${...}"
     if key in CHOICES and value not in CHOICES[key]:
         return f"{value!r} is none of {', '.join(map(str, CHOICES[key]))}"
     if key == "trainer.remove_microbatch_padding" and value is True and vision:
         return "SkyRL cannot pack the batches of a vision-language policy"
+    if key == "generator.inference_engine.enforce_eager" and value is True:
+        return "SkyRL sets it back to false where the policy has adapters"
     return None
 
 
