@@ -11,6 +11,7 @@ from nightshift.contract import ExportRecord, RunKeys, RunSpec, SharedPaths
 from training_job.adapters import ADAPTER_CONFIG, check_export, hold_adapter
 from training_job.clock import now
 from training_job.files import files_below, sync_tree
+from training_job.licence import model_licence
 from training_job.store import Uploader, digest_of_file
 
 
@@ -27,7 +28,7 @@ def write_export(
     save_adapter(fresh)
     _point_to_source(fresh / ADAPTER_CONFIG, spec.model.source)
     shutil.copyfile(base / "config.json", fresh / "config.json")
-    (fresh / "README.md").write_text(_readme(spec, step))
+    (fresh / "README.md").write_text(_readme(spec, step, model_licence(base)))
     hold_adapter(fresh, spec.model, base)
     sync_tree(fresh)
     if folder.exists():
@@ -37,9 +38,14 @@ def write_export(
 
 
 def _point_to_source(path: Path, source: str) -> None:
-    """The trainer's local path means nothing elsewhere: name the base model as the spec does."""
+    """The trainer's local path means nothing elsewhere: name the base model as the spec does, and one of the hub's as PEFT
+    looks for it, by name and revision."""
     config = json.loads(path.read_text())
-    config["base_model_name_or_path"] = source
+    name, _, revision = source.removeprefix("hf://").rpartition("@")
+    if source.startswith("hf://"):
+        config |= {"base_model_name_or_path": name, "revision": revision}
+    else:
+        config["base_model_name_or_path"] = source
     if isinstance(config["target_modules"], list):
         config["target_modules"] = sorted(config["target_modules"])
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -53,14 +59,15 @@ def adopt_export(paths: SharedPaths, spec: RunSpec, step: int, base: Path) -> Pa
     _point_to_source(folder / ADAPTER_CONFIG, spec.model.source)
     if not (folder / "config.json").is_file():
         shutil.copyfile(base / "config.json", folder / "config.json")
-    (folder / "README.md").write_text(_readme(spec, step))
+    (folder / "README.md").write_text(_readme(spec, step, model_licence(base)))
     hold_adapter(folder, spec.model, base)
     return folder
 
 
-def _readme(spec: RunSpec, step: int) -> str:
+def _readme(spec: RunSpec, step: int, licence: str | None) -> str:
+    named = f"license: {json.dumps(licence)}\n" if licence else ""
     return (
-        f"---\nbase_model: {spec.model.source}\nlibrary_name: peft\ntags: [lora, grpo, nightshift]\n---\n"
+        f"---\nbase_model: {spec.model.source}\n{named}library_name: peft\ntags: [lora, grpo, nightshift]\n---\n"
         f"# Adapter of run {spec.run_id}, step {step}\n\n"
         f"LoRA of rank {spec.model.lora.rank} (alpha {spec.model.lora.alpha}) for `{spec.model.source}`, trained with "
         f"GRPO on `{spec.task.environment}` for {step} of {spec.training.total_steps} steps.\n"
@@ -81,6 +88,7 @@ def publish_export(uploader: Uploader, spec: RunSpec, attempt: int, step: int, f
         files={name: digest_of_file(path) for name, path in files.items()},
         lora_b_nonzero=nonzero,
         lora_b_total=total,
+        base_licence=model_licence(folder),
         at=now(),
     )
     keys = RunKeys(spec.run_id)

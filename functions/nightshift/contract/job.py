@@ -76,6 +76,7 @@ class ExportRecord(Document):
     files: dict[str, FileDigest]
     lora_b_nonzero: int
     lora_b_total: int
+    base_licence: str | None = Field(None, max_length=100, description="as the base model's own files name it")
     at: datetime
 
 

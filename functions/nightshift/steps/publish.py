@@ -47,7 +47,8 @@ def publish(ports: Ports, request: StepRequest) -> Reply:
         copied = ports.artifacts.copy_export(export, keys.adapter(name))
         promised |= {key.removeprefix(keys.prefix): digest.sha256 for key, digest in copied.items()}
         promised.pop(f"{keys.adapter(name)}README.md".removeprefix(keys.prefix), None)  # the card takes its place
-        facts = Adapter(name, _weights(export), picture=ports.artifacts.read_small(keys.curve_png) is not None)
+        pictured = ports.artifacts.read_small(keys.curve_png) is not None
+        facts = Adapter(name, _weights(export), export.base_licence, pictured)
         card = model_card(manifest, provenance, facts, spec).encode()
         ports.artifacts.put(run.run_id, f"{keys.adapter(name)}README.md", card, "text/markdown; charset=utf-8")
     ports.artifacts.put(run.run_id, keys.provenance, provenance.to_json().encode(), "application/json")
