@@ -43,7 +43,7 @@ fi
 echo "== importing every handler from it, and nothing else"
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 if [ "$version" = 3.12 ]; then
-    AWS_DEFAULT_REGION=us-east-1 "$python" -I -S - <<'PY'
+    AWS_DEFAULT_REGION=us-east-1 "$python" -W ignore -I -S - <<'PY'
 import importlib
 import pathlib
 import sys
@@ -55,6 +55,7 @@ for path in sorted(pathlib.Path("functions/nightshift/handlers").glob("[a-z]*.py
 for name in ("adapters.ray_jobs", "adapters.kubernetes", "adapters.hyperpod", "adapters.identity"):
     importlib.import_module(f"nightshift.{name}")
 import ray.job_submission
+import sagemaker_core.main.resources
 import sagemaker_ray
 PY
 else
