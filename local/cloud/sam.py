@@ -205,6 +205,11 @@ def _prepare(resource: dict[str, Any]) -> None:
     properties = resource.get("Properties", {})
     if resource["Type"] == "AWS::Lambda::Function":
         properties["Code"] = {"ZipFile": UNUSED_CODE}
+    elif resource["Type"] == "AWS::IAM::Role":
+        # moto makes a policy of AWS::NoValue, and fails. Permissions are not judged here: the policy stays.
+        properties["Policies"] = [
+            one["Fn::If"][1] if "Fn::If" in one else one for one in properties.get("Policies", [])
+        ]
     elif resource["Type"] == "AWS::StepFunctions::StateMachine":
         text = properties["DefinitionString"]
         joined = text["Fn::Join"][0].join(text["Fn::Join"][1]) if isinstance(text, dict) else text

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ import yaml
 from local.cloud import patches
 from local.cloud.deploy import DeployError, deploy
 from local.cloud.sam import TemplateError, translate
+from local.cloud.schedule import filled
 from local.config import REPOSITORY
 from tests.local_cloud.support import TEMPLATE, Cloud, eventually, probe_config, start
 
 PROJECT = REPOSITORY / "template.yaml"
 API = "http://127.0.0.1:1/_api"
+FUNCTIONS = ("Api", "Dashboard", "Intake", "Controller", "Signal", "Finisher", "Reconciler", "Notifier")
 
 
 def written(folder: Path, resources: dict[str, Any], **more: Any) -> Path:
@@ -98,26 +101,45 @@ def test_the_projects_own_template_deploys_its_functions_start_and_a_signal_ends
                 "EksClusterName": config.eks_cluster,
                 "BucketName": config.bucket,
                 "SlackSecretArn": secret["ARN"],
+                "NightlySchedule": "rate(10 days)",
             },
         )
         own = Cloud(config)
         own.outputs = outputs
         assert outputs["BucketName"] == config.bucket
-        for name in ("Api", "Intake", "Controller", "Signal", "Finisher", "Reconciler", "Notifier"):
+        for name in FUNCTIONS:
             answer, _ = own.invoke({}, FunctionName=outputs[f"{name}FunctionName"])
             assert "errorType" not in (answer or {}) or not answer["errorType"].startswith("Runtime.")
+        _starts_a_run_by_the_clock(own)
         machine = own.client("stepfunctions").describe_state_machine(stateMachineArn=outputs["TrainingRunArn"])
         assert outputs["ShiftArn"] in machine["definition"] and "${" not in machine["definition"]
         table = own.client("dynamodb").describe_table(TableName=outputs["TableName"])["Table"]
         names = {one["IndexName"] for one in table["GlobalSecondaryIndexes"]}
-        assert names == {"by_cluster", "by_next_look", "by_owner", "by_pool"}
+        assert names == {"by_cluster", "by_created", "by_next_look", "by_owner", "by_pool"}
         pids = [one["pid"] for one in own.local("GET", "/_local/processes")[1]]
-        assert len(pids) == 8 and child.process.pid in pids
+        assert len(pids) > len(FUNCTIONS) and child.process.pid in pids
     finally:
         begun = time.monotonic()
         status = child.stop(signal.SIGINT)
     assert status == 0 and time.monotonic() - begun < 5
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 3)
+
+
+def _starts_a_run_by_the_clock(own: Cloud) -> None:
+    """What the nightly schedule hands over, given to the function twice as the clock would: one run, and no second one."""
+    [schedule] = own.client("scheduler").list_schedules()["Schedules"]
+    target = own.client("scheduler").get_schedule(Name=schedule["Name"])["Target"]
+    assert target["Arn"].endswith(own.outputs["IntakeFunctionName"])
+    spec = yaml.safe_load((REPOSITORY / "examples/demo.yaml").read_text())
+    spec |= {"run_id": "nightly-{date}", "image": f"local@sha256:{'0' * 64}"}
+    spec["task"]["code"] = {"kind": "git", "sha": "0" * 40}
+    body = yaml.safe_dump(spec).encode()
+    own.client("s3").put_object(Bucket=own.config.bucket, Key="schedules/nightly.yaml", Body=body)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    event = json.loads(filled(target, schedule["Arn"], now)["Input"])
+    answers = [own.invoke(event, FunctionName=own.outputs["IntakeFunctionName"])[0] for _ in range(2)]
+    assert [(one["created"], one["errors"]) for one in answers] == [(True, []), (False, [])]
+    assert {one["run_id"] for one in answers} == {f"nightly-{now[:10].replace('-', '')}"}
 
 
 def test_a_function_process_does_not_outlive_a_cloud_that_was_killed(tmp_path: Path) -> None:
