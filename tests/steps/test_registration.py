@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -98,7 +97,7 @@ def test_a_run_has_one_package_however_often_it_is_registered(sagemaker: Any, re
 @pytest.mark.parametrize(
     ("code", "kind"), [("AccessDeniedException", PermanentError), ("ThrottlingException", TransientError)]
 )
-def test_what_sagemaker_refuses_has_the_name_of_the_group_and_a_remedy(
+def test_what_sagemaker_refuses_names_the_run_and_says_whether_repeating_may_help(
     sagemaker: Any, registry: SageMakerRegistry, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
     def refusing(**_: Any) -> None:
@@ -106,7 +105,7 @@ def test_what_sagemaker_refuses_has_the_name_of_the_group_and_a_remedy(
 
     monkeypatch.setattr(sagemaker, "create_model_package_group", refusing)
 
-    with pytest.raises(kind, match="not you"):
+    with pytest.raises(kind, match=r"^run maze-1: .*not you"):
         registry.register(wanted())
 
 
@@ -150,34 +149,22 @@ class Breaking:
         raise KeyError("an SDK that changed")
 
 
-def in_a_hurry(world: World) -> None:
-    world.with_remaining(3)
+def test_a_registry_that_fails_is_told_and_the_run_succeeds(world: World) -> None:
+    succeeded(world, None, model_package_group=GROUP)
+    told: list[str] = []
+    for registry, seconds in ((Refusing(), 40.0), (Breaking(), 40.0), (None, 40.0), (Refusing(), 3.0)):
+        world.ports = replace(world.ports, registry=registry, remaining=lambda left=seconds: left)
+        assert verify(world.ports, step("verify")).decision == "ready"
+        told.append(world.run().registration_problem)
 
-
-@pytest.mark.parametrize(
-    ("registry", "before", "why"),
-    [
-        (Refusing(), None, "AccessDenied"),
-        (Breaking(), None, "an SDK that changed"),
-        (None, None, "no model registry"),
-        (Refusing(), in_a_hurry, "no time"),
-    ],
-)
-def test_a_registry_that_fails_is_told_and_the_run_succeeds(
-    world: World, registry: Any, before: Callable[[World], None] | None, why: str
-) -> None:
-    succeeded(world, registry, model_package_group=GROUP)
-    if before is not None:
-        before(world)
-
-    assert verify(world.ports, step("verify")).decision == "ready"
-
-    assert world.run().published and "model package not registered" in trail(world)
+    for problem, why in zip(told, ("AccessDenied", "an SDK that changed", "no model registry", "no time"), strict=True):
+        assert why in problem
+    assert world.run().published and trail(world).count("model package not registered") == 4
     release(world.ports, step("release"))
     notify(world.ports, step("notify"))
     assert world.run().state is RunState.SUCCEEDED
-    [told] = [event for event in world.stages.events if event.stage is Stage.FINISHED]
-    assert why in told.sentence and "Model package" not in told.links
+    [message] = [event for event in world.stages.events if event.stage is Stage.FINISHED]
+    assert "no time" in message.sentence and "Model package" not in message.links
 
 
 def test_a_run_that_names_no_group_touches_no_registry(world: World) -> None:
