@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -20,7 +19,7 @@ from training_job.evals import rows_of, rows_to_lines
 from training_job.plug import open_items, plan_task
 from training_job.policies import closed_replies, lora_of_state, read_config
 from training_job.sources import find_model
-from training_job.store import ObjectStore, S3Store
+from training_job.store import ObjectStore, S3Store, digest_of_file
 from training_job.trainers.local.batches import eval_episodes
 from training_job.trainers.local.examiner import finished_episodes
 from training_job.trainers.local.workers import LocalPool, WorkerPlan
@@ -68,7 +67,7 @@ def _verify(
     spec = _read(store, keys.spec, RunSpec.model_validate_json, verdict)
     if manifest is None or spec is None:
         return
-    _check_objects(store, keys, manifest, verdict)
+    _check_objects(store, keys, manifest, folder / "object", verdict)
     if verdict.problems:
         return
     paths = SharedPaths(run_id, _mount(folder))
@@ -109,24 +108,28 @@ def _read(store: ObjectStore, key: str, parse: Callable[[bytes], Any], verdict: 
         return None
 
 
-def _check_objects(store: ObjectStore, keys: RunKeys, manifest: Manifest, verdict: Verdict) -> None:
+def _check_objects(store: ObjectStore, keys: RunKeys, manifest: Manifest, spare: Path, verdict: Verdict) -> None:
+    """One after the other through a spare file: an object may be larger than the memory."""
+    stored = store.stored(keys.prefix)
     for name, digest in manifest.objects.items():
-        content = store.get(keys.prefix + name)
-        if content is None:
+        found = stored.get(keys.prefix + name)
+        if found is None:
             verdict.problems.append(f"{name} is in the manifest, but does not exist")
-        elif len(content) != digest.size or hashlib.sha256(content).hexdigest() != digest.sha256:
-            verdict.problems.append(f"{name} has other bytes than the manifest says")
+        else:
+            store.download(keys.prefix + name, spare, found.tag)
+            if digest_of_file(spare) != digest:
+                verdict.problems.append(f"{name} has other bytes than the manifest says")
         verdict.objects += 1
+    spare.unlink(missing_ok=True)
 
 
 def _download(store: ObjectStore, keys: RunKeys, manifest: Manifest, name: str, folder: Path) -> None:
     """An adapter's files, as the manifest lists them."""
     folder.mkdir(parents=True)
-    prefix = keys.adapter(name).removeprefix(keys.prefix)
-    for entry in manifest.objects:
-        if entry.startswith(prefix):
-            path = folder / Path(entry.removeprefix(prefix)).name
-            path.write_bytes(store.get(keys.prefix + entry) or b"")
+    prefix = keys.adapter(name)
+    for key, found in store.stored(prefix).items():
+        if key.removeprefix(keys.prefix) in manifest.objects:
+            store.download(key, folder / Path(key).name, found.tag)
 
 
 def _load_with_peft(base: Path, folder: Path, name: str, verdict: Verdict) -> None:

@@ -169,7 +169,8 @@ def test_a_base_model_that_does_not_fit_is_the_specs_error_in_one_line(
 
 def test_a_published_adapter_lies_where_ray_serves_dynamic_loading_looks_for_it() -> None:
     """Ray Serve (ray.llm, ``get_lora_model_metadata``) reads ``<dynamic_lora_loading_path>/<lora id>/adapter_config.json``
-    and copies what lies beside it, where the lora id is what follows the model's name: ``base:best``."""
+    and copies what lies beside it, where the lora id is what follows the model's name: ``base:best``. Its own loader was run
+    once over such a folder in moto; it needs pyarrow, which this environment does not have."""
     keys = RunKeys("maze-1")
     path = f"{keys.prefix}adapters"
     for model_id in ("base:best", "base:final"):
