@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import requests
 from lightkube.models.core_v1 import Event, ObjectReference, Pod
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.types import PatchType
@@ -17,8 +18,9 @@ from lightkube.types import PatchType
 from local.kube import pods as local_pods
 from nightshift.adapters import kubernetes_views as views
 from nightshift.adapters.kubernetes import EksCluster, KubernetesClusters
+from nightshift.adapters.ray_dashboard import RayDashboards
 from nightshift.contract.spec import RunSpec
-from nightshift.core.errors import TransientError
+from nightshift.core.errors import PermanentError, TransientError
 from nightshift.core.raycluster import Placement
 from tests.builders import spec
 
@@ -198,3 +200,22 @@ def test_a_pod_is_placed_only_where_its_affinity_allows() -> None:
     expression["operator"] = "In"
     assert local_pods.fits(pod, node("n1"), 0)
     assert not local_pods.fits(pod, node("n2"), 0)
+
+
+def test_an_address_of_a_dashboard_is_minted_for_the_creator_only_and_opens_one_session(
+    clusters: KubernetesClusters, stack: Stack, support: ModuleType
+) -> None:
+    ca = base64.b64encode(stack.config.ca_file.read_bytes()).decode()
+    eks = EksCluster("local-eks", stack.config.kube_url, ca)
+    assert clusters.create(asked("seen"), "somebody")
+    address = RayDashboards(eks, support.token(), "nightshift").address("seen")
+    assert address.startswith(f"{stack.config.endpoint_url}/bearer-auth?token=")
+    answers = [requests.get(address, verify=stack.config.ca_file, allow_redirects=False, timeout=10) for _ in range(2)]
+    assert "ray_session" in answers[0].cookies and "ray_session" not in answers[1].cookies
+    other = support.token(support.SAME_ROLE_OTHER_SESSION)
+    for token, name in ((other, "seen"), (support.token(), "nobody")):
+        with pytest.raises(PermanentError) as refused:
+            RayDashboards(eks, token, "nightshift").address(name)
+        assert "token=" not in str(refused.value)
+    clusters.delete("seen")
+    until(lambda: "seen" not in [c.name for c in clusters.owned()])
