@@ -68,6 +68,7 @@ LOCKS = (
             "numpy",
             "pillow",
             "matplotlib",
+            "tensorboard",
         ),
     ),
     Lock(

@@ -133,6 +133,7 @@ class Terminated(BaseException):
 EXIT_CODES: Final[dict[OutcomeCause, ExitCode]] = {
     OutcomeCause.FINISHED: ExitCode.OK,
     OutcomeCause.TARGET_REACHED: ExitCode.OK,
+    OutcomeCause.PLATEAU: ExitCode.OK,
     OutcomeCause.STOPPED_ON_REQUEST: ExitCode.OK,
     OutcomeCause.WORKER_LOST: ExitCode.TEMPORARY,
     OutcomeCause.GPU_OUT_OF_MEMORY: ExitCode.SOFTWARE,
@@ -192,13 +193,18 @@ def _known(error: BaseException) -> JobError | None:
         return StorageUnreachable(f"S3 does not answer: {text}")
     said = cause_of_text(f"{type(error).__name__}: {text}")
     if said is not None and said is not OutcomeCause.WORKER_LOST:
-        kind, words = _BY_WORDS[said]
-        return kind(f"{words}: {text}")
+        return by_cause(said, text)
     if "OutOfMemoryError" in names:
         return _out_of_memory(error)
     if said is OutcomeCause.WORKER_LOST or names & _WORKER_ERRORS or "GetTimeoutError" in names:
         return WorkerLost(f"a rollout worker was lost ({type(error).__name__}): {text}")
     return None
+
+
+def by_cause(cause: OutcomeCause, text: str) -> JobError:
+    """The error for a cause that words have told. Raises KeyError for one that words cannot tell."""
+    kind, words = _BY_WORDS[cause]
+    return kind(f"{words}: {text}")
 
 
 def _out_of_memory(error: BaseException) -> JobError:

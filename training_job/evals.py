@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nightshift.contract import EvalRow, EvalSet, EvalSummary, RunKeys, RunSpec, SharedPaths, wilson_interval
+from nightshift.contract.evals import Flip
 from nightshift.contract.reading import Unreadable
 from training_job.clock import now
 from training_job.files import write_atomically
@@ -78,10 +79,14 @@ def summarise(
     )
 
 
-def publish_eval(uploader: Uploader, summary: EvalSummary, rows: Sequence[EvalRow]) -> None:
-    """Queue the rows, then their summary."""
+def publish_eval(
+    uploader: Uploader, summary: EvalSummary, rows: Sequence[EvalRow], flipped: Sequence[Flip] = ()
+) -> None:
+    """Queue the rows and what flipped in them, then their summary."""
     keys, where = RunKeys(summary.run_id), (summary.attempt, summary.step, summary.eval_set)
     uploader.put(keys.eval_rows(*where), rows_to_lines(rows))
+    if summary.previous_step is not None:
+        uploader.put(keys.eval_flips(*where), "".join(one.model_dump_json() + "\n" for one in flipped).encode())
     uploader.put(keys.eval_summary(*where), summary.to_json().encode())
 
 

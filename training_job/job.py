@@ -22,7 +22,9 @@ from training_job.clock import Stopwatch, now
 from training_job.errors import EXIT_CODES
 from training_job.guard import hold_floor, hold_world_size
 from training_job.progress import ProgressReporter
+from training_job.secrets import Secrets
 from training_job.store import ObjectStore, Uploader
+from training_job.trackers import Tracked, silent
 
 TOLD_NOTES: Final = 10
 """Notes of the guard in the progress, which is small; the outcome has them all."""
@@ -62,6 +64,8 @@ class Job:
     record: Record
     watch: Stopwatch
     say: Callable[[str], None] = print
+    secrets: Secrets = field(default_factory=Secrets)
+    tracker: Tracked = field(default_factory=silent)
 
     def begin(self, report: GuardReport, world_size: int) -> int:
         """Tell what the guard found, hold what must hold before a start, and answer the step to begin at.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
-from nightshift.contract import EvalSet, EvalSummary, Progress, RunKeys
-from nightshift.contract.reading import Unreadable
+from nightshift.contract import EvalSet, EvalSummary, RunKeys
 from training_job.curve import draw_curve
 from training_job.evals import Episode, published_summaries
 from training_job.job import Job
 from training_job.plug import ceiling, load_object, open_items
-from training_job.store import read
-
-_MARKED_ATTEMPTS: Final = 20
+from training_job.standing import resumed_steps
 
 
 class HasEpisodes(Protocol):
@@ -46,24 +43,11 @@ def _publish_curve(job: Job) -> None:
     items = open_items(spec.task.eval, "task.eval", job.paths, job.open_store)
     target = spec.target.success if spec.target else None
     summaries = published_summaries(job.store, spec.run_id)
-    content = draw_curve(spec.run_id, summaries, _resumed_steps(job), target, ceiling(spec, items))
-    job.uploader.put(RunKeys(spec.run_id).curve_png, content)
-
-
-def _resumed_steps(job: Job) -> dict[int, int]:
-    """Attempt -> the step at which it began, as it reported; attempts that never came so far are left out."""
-    keys, found = RunKeys(job.spec.run_id), {}
-    for attempt in range(max(2, job.attempt - _MARKED_ATTEMPTS), job.attempt):
-        try:
-            progress = read(job.store, Progress, keys.progress(attempt))
-        except Unreadable as problem:
-            job.say(f"{keys.progress(attempt)} is not believed: {problem}")
-            continue
-        if progress is not None and progress.resumed_step is not None:
-            found[attempt] = progress.resumed_step
+    resumed = {n: step for n, step in resumed_steps(job).items() if step is not None}
     if job.attempt > 1:
-        found[job.attempt] = job.reporter.current.resumed_step or 0
-    return found
+        resumed[job.attempt] = job.reporter.current.resumed_step or 0
+    content = draw_curve(spec.run_id, summaries, resumed, target, ceiling(spec, items))
+    job.uploader.put(RunKeys(spec.run_id).curve_png, content)
 
 
 def _publish_traces(job: Job, episodes: Sequence[Episode]) -> None:

@@ -34,6 +34,8 @@ class ProgressReporter:
         self._refused = ""
         self._changed = threading.Condition()
         self._written: Progress | None = None
+        self._shown: Progress | None = None
+        self._also: list[Callable[[Progress], None]] = []
         self._stopping = False
         self._last_control = float("-inf")
         self._thread = threading.Thread(target=self._work, name="progress", daemon=True)
@@ -49,6 +51,10 @@ class ProgressReporter:
         with self._changed:
             self._current = Progress.model_validate({**self._current.model_dump(), **fields, "at": now()})
             self._changed.notify_all()
+
+    def also(self, show: Callable[[Progress], None]) -> None:
+        """Have each newest progress shown elsewhere, too, on this thread. ``show`` must not raise."""
+        self._also.append(show)
 
     def phase(self, phase: Phase) -> None:
         self.report(phase=phase)
@@ -91,6 +97,10 @@ class ProgressReporter:
                 if self._stopping:
                     return
                 progress = self._current
+            if progress is not self._shown:
+                self._shown = progress
+                for show in self._also:
+                    show(progress)
             self._write(progress)
             self._look_at_control_sometimes()
             time.sleep(MIN_GAP)

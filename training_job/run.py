@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,17 +18,23 @@ from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
 from nightshift.contract.reading import Unreadable
 from nightshift.contract.smaller import FIELD, with_smaller_values
 from nightshift.contract.spec import Trainer
+from nightshift.contract.tracking import tracking_problems
 from training_job.clock import Stopwatch, process_age
 from training_job.doctor.software import hold_ray_version
-from training_job.errors import BadConfiguration, JobError, Terminated, classify
+from training_job.errors import BadConfiguration, Terminated
 from training_job.job import Ended, Job, Record, first_progress, outcome_of
 from training_job.probe import probe
 from training_job.progress import ProgressReporter, wants_stop
+from training_job.secrets import Secrets, keep_out_of_logs, read_secrets
 from training_job.store import ObjectStore, S3Store, Uploader, read, reading_s3
+from training_job.tails import explained
+from training_job.trackers import open_tracker, silent
 
 _FLUSH_SECONDS: Final = 60.0
 _HURRY_SECONDS: Final = 1.5
 """Ray kills a stopped job 3 s after SIGTERM."""
+_TRACKER_SECONDS: Final = 30.0
+"""What a tracker may still take at the end of an attempt."""
 
 
 def shared_paths(run_id: str) -> SharedPaths:
@@ -52,7 +59,9 @@ def read_spec(store: ObjectStore, run_id: str) -> RunSpec:
 
 def spec_of_attempt(spec: RunSpec, smaller: bool, record: Record) -> RunSpec:
     """What the attempt trains with: the spec, or the spec with its smaller values after an out of memory; noted in the
-    record. Raises BadConfiguration where it names none."""
+    record. Raises BadConfiguration where it names none, or a tracker lacks what it needs."""
+    for field, problem in tracking_problems(spec):
+        raise BadConfiguration(field, problem)
     if not smaller:
         return spec
     if spec.recovery.on_out_of_memory is None:
@@ -68,12 +77,12 @@ def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = Fals
     SIGTERM ends it within seconds; an outcome is written then only if control.json had asked for a stop: a job that is
     merely killed has no result of its own to tell.
     """
-    watch = Stopwatch()
+    watch, since = Stopwatch(), time.time() - process_age()
     watch.add("setup: start of the process", process_age())
     with watch.measure("setup: spec"):
         store = S3Store(bucket)
     reporter: ProgressReporter | None = None
-    record = Record()
+    record, secrets, tracker = Record(), Secrets(), silent()
     on_sigterm()
     try:
         hold_ray_version()
@@ -82,16 +91,25 @@ def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = Fals
             spec = spec_of_attempt(read_spec(store, run_id), smaller, record)
         first = first_progress(run_id, attempt, spec.training.total_steps, floor)
         reporter = ProgressReporter(store, first, acknowledged, say)
+        with watch.measure("setup: secrets"):
+            secrets = read_secrets(spec)
+        keep_out_of_logs(secrets)
+        secrets.put_into(os.environ)
+        paths = shared_paths(run_id)
         with watch.measure("setup: probe"):
-            probe(store, bucket, run_id, attempt, shared_paths(run_id), say)
+            probe(store, bucket, run_id, attempt, paths, say)
+        tracker = open_tracker(spec, paths, say)
         job = Job(
-            spec, attempt, floor, shared_paths(run_id), store, S3Store, Uploader(store), reporter, record, watch, say
+            spec, attempt, floor, paths, store, S3Store, Uploader(store), reporter, record, watch, say, secrets, tracker
         )
         return _finish(job, _train(job))
     except Terminated:
         return _terminated(store, reporter, record)
     except Exception as error:  # noqa: BLE001 - the job's outermost: whatever it is becomes an outcome
-        return _failed(store, reporter, record, classify(error), first_progress(run_id, attempt, max(1, floor), floor))
+        known = explained(error, shared_paths(run_id).logs, since)
+        tracker.close(_HURRY_SECONDS)
+        unknown = first_progress(run_id, attempt, max(1, floor), floor)
+        return _failed(store, reporter, record, known.outcome, secrets.hide(str(known)), unknown)
 
 
 def say(line: str) -> None:
@@ -169,6 +187,8 @@ def _train(job: Job) -> Ended:
 
 def _finish(job: Job, ended: Ended) -> int:
     """Everything is in S3 before outcome.json is: its arrival is a signal."""
+    with job.watch.measure("tracker"):
+        job.tracker.close(_TRACKER_SECONDS)
     with job.watch.measure("last uploads"):
         job.uploader.flush(_FLUSH_SECONDS)
         job.reporter.report(phase=Phase.DONE, eta_seconds=0.0)
@@ -179,12 +199,17 @@ def _finish(job: Job, ended: Ended) -> int:
 
 
 def _failed(
-    store: ObjectStore, reporter: ProgressReporter | None, record: Record, error: JobError, unknown: Progress
+    store: ObjectStore,
+    reporter: ProgressReporter | None,
+    record: Record,
+    cause: OutcomeCause,
+    message: str,
+    unknown: Progress,
 ) -> int:
     if reporter is not None:
         reporter.close(_HURRY_SECONDS)
     current = reporter.current if reporter is not None else unknown
-    return _write_outcome(store, outcome_of(current, record, error.outcome, str(error)))
+    return _write_outcome(store, outcome_of(current, record, cause, message))
 
 
 def _terminated(store: ObjectStore, reporter: ProgressReporter | None, record: Record) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from nightshift.contract.evals import EvalSet
+from nightshift.contract.job import OutcomeCause
 from nightshift.contract.spec import Target
-from nightshift.core.evidence import holds_target, is_complete, results
-from tests.builders import attempt, export, summary
+from nightshift.core.evidence import holds_target, is_complete, may_end_early, results
+from tests.builders import attempt, export, spec, summary
 
 
 def test_the_curve_leaves_out_what_was_trained_again() -> None:
@@ -63,3 +64,22 @@ def test_the_holdout_is_no_part_of_the_curve() -> None:
 def test_a_run_without_results_has_none() -> None:
     found = results([], [], [])
     assert found.curve == () and found.final is None and found.best_export is None
+
+
+def test_a_plateau_is_held_by_the_evals_and_only_where_the_spec_names_one() -> None:
+    exports, attempts = [export(20), export(40)], [attempt(1)]
+    flat = results([summary(0, 28), summary(20, 28), summary(40, 28)], exports, attempts)
+    rising = results([summary(0, 28), summary(20, 28), summary(40, 40)], exports, attempts)
+    asked = spec(plateau={"evals": 2, "min_gain": 0.05})
+    assert may_end_early(flat, asked, OutcomeCause.PLATEAU)
+    assert not may_end_early(rising, asked, OutcomeCause.PLATEAU)
+    assert not may_end_early(flat, spec(), OutcomeCause.PLATEAU)
+    assert not may_end_early(flat, asked, OutcomeCause.TARGET_REACHED)
+
+
+def test_the_best_adapter_is_shown_with_the_hold_out_eval_of_its_own_step() -> None:
+    last, of_best = (summary(step, 230, eval_set=EvalSet.HOLDOUT, of=256) for step in (40, 20))
+    evals, exports = [summary(0, 28), summary(20, 63), summary(40, 60)], [export(20), export(40)]
+    found = results([*evals, last, of_best], exports, [attempt(1)])
+    assert (found.best, found.holdout_best, found.holdout_final) == (evals[1], of_best, last)
+    assert results([*evals, last], exports, [attempt(1)]).holdout_best is None

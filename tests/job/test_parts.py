@@ -24,10 +24,10 @@ from training_job.evals import Episode, curve_of, pass_at_1, rows_of
 from training_job.job import first_progress
 from training_job.plug import SeedItems
 from training_job.progress import ProgressReporter
+from training_job.standing import held_at_the_end
 from training_job.store import Uploader
 from training_job.trainers.local.batches import prompts_of, steps_per_epoch, train_episodes
 from training_job.trainers.local.grpo import group_advantages
-from training_job.trainers.local.trainer import held_at_the_end
 from training_job.trainers.local.workers import split
 
 

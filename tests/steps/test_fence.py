@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from nightshift.adapters.threads import at_once
 from nightshift.contract.layout import RunKeys
+from nightshift.contract.redaction import without_secrets
 from nightshift.core.errors import TransientError
 from nightshift.core.observation import ClusterView, JobState, JobView
-from nightshift.core.redaction import without_secrets
 from nightshift.core.run import Awaiting, RunState
 from nightshift.steps import diagnostics
 from nightshift.steps.diagnostics import HURRIED_SECONDS, save_diagnostics

@@ -75,3 +75,10 @@ def lora_of_state(state: Mapping[str, T]) -> dict[str, tuple[T, T]]:
         if match := _LORA_KEY.match(key):
             found.setdefault(match["layer"], {})[match["side"]] = value
     return {layer: (sides["A"], sides["B"]) for layer, sides in found.items()}
+
+
+def adapter_arrays(folder: Path) -> dict[str, tuple[Any, Any]]:
+    """A saved adapter as rollout workers take it: (A, B) by layer, float32 arrays."""
+    from safetensors.numpy import load_file
+
+    return lora_of_state(load_file(folder / "adapter_model.safetensors"))

@@ -47,16 +47,23 @@ _SIGNS: Final = (
     (
         OutcomeCause.ENGINE_FAILURE,
         r"enginedeaderror|enginecore (encountered|failed)|engine core (initialization failed|proc \S+ died)"
-        r"|enginegenerateerror|engine process failed to start|engine loop is not running",
+        r"|enginegenerateerror|engine process failed to start|engine loop is not running"
+        r"|server (failed to become healthy|task exited unexpectedly)"
+        r"|vllmrouter (failed to become healthy|process exited with code)",
     ),
     (
         OutcomeCause.WORKER_LOST,
         r"actordiederror|actorunavailableerror|nodediederror|workercrashederror|ownerdiederror|objectlosterror"
-        r"|localraylet\w*error|rayactorerror|its node has died|the actor died unexpectedly",
+        r"|localraylet\w*error|rayactorerror|its node has died|the actor died unexpectedly"
+        r"|failed to create placement group with",
     ),
 )
 _PATTERNS: Final = tuple((cause, re.compile(text, re.IGNORECASE)) for cause, text in _SIGNS)
 """In this order: what is behind another failure comes before it."""
+
+
+RANKS: Final = {cause: number for number, (cause, _) in enumerate(_SIGNS)}
+"""The lower, the nearer to the root."""
 
 
 _OWN_WORD: Final = re.compile(rf"^outcome: ({'|'.join(OutcomeCause)}) \(", re.MULTILINE)

@@ -40,6 +40,7 @@ class OutcomeCause(StrEnum):
 
     FINISHED = "finished"
     TARGET_REACHED = "target_reached"
+    PLATEAU = "plateau"
     STOPPED_ON_REQUEST = "stopped_on_request"
     WORKER_LOST = "worker_lost"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
@@ -56,8 +57,13 @@ class OutcomeCause(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """The job did what was asked for, to the end or to the target."""
-        return self in (OutcomeCause.FINISHED, OutcomeCause.TARGET_REACHED)
+        """The job did what was asked for: to the end, to the target, or to where it stopped getting better."""
+        return self is OutcomeCause.FINISHED or self.is_early
+
+    @property
+    def is_early(self) -> bool:
+        """Success before the last step: the evals must bear it out."""
+        return self in (OutcomeCause.TARGET_REACHED, OutcomeCause.PLATEAU)
 
 
 class FileDigest(Model):
@@ -113,7 +119,9 @@ class Progress(Document):
     reward: float | None = None
     success: float | None = None
     step_seconds: float | None = None
-    eta_seconds: float | None = None
+    rollouts_per_second: float | None = Field(None, description="finished rollouts a second of generation, last step")
+    tokens_per_second: float | None = Field(None, description="generated tokens a second of generation, last step")
+    eta_seconds: float | None = Field(None, description="to the end of the run, evals and saves included")
     acknowledged: int = Field(0, ge=0, description="highest Control.seq that was carried out")
     guard: GuardReport | None = Field(None, description="what the guard found, from the moment when it was done")
     download: Download | None = Field(None, description="in phase download")

@@ -75,6 +75,10 @@ class RunKeys:
     def eval_summary(self, attempt: int, step: int, eval_set: EvalSet) -> str:
         return f"{self.evals}a{attempt}/{eval_set}-step-{step}.json"
 
+    def eval_flips(self, attempt: int, step: int, eval_set: EvalSet) -> str:
+        """What flipped since the eval before, one JSON line an item."""
+        return f"{self.evals}a{attempt}/{eval_set}-step-{step}-flips.jsonl"
+
     @property
     def exports(self) -> str:
         return f"{self.prefix}exports/"
@@ -121,6 +125,11 @@ class SharedPaths:
     @property
     def logs(self) -> Path:
         return self.root / "logs"
+
+    @property
+    def tracking(self) -> Path:
+        """What trackers keep on disk, and the last step that one of them took."""
+        return self.root / "tracking"
 
     @property
     def models(self) -> Path:

@@ -69,6 +69,7 @@ class Manifest(Document):
     best: EvalSummary | None = None
     holdout_baseline: EvalSummary | None = None
     holdout_final: EvalSummary | None = None
+    holdout_best: EvalSummary | None = Field(None, description="the best adapter, confirmed once on the hold-out")
     curve: list[EvalSummary]
     adapters: dict[str, int] = Field(description="published adapter name -> step")
     gpu_hours: float

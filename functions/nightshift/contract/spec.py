@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, FiniteFloat, HttpUrl, StringConstraints, field_validator, model_validator
 
 from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportPath, Model, Sha256
+from nightshift.contract.secrets import SecretId, SecretName
 from nightshift.contract.skyrl import SkyRLSettings
+from nightshift.contract.tracking import Tracking
 
 S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$", max_length=1_024)]
 ImageRef = Annotated[str, StringConstraints(pattern=r"^[\w.\-/:]+@sha256:[0-9a-f]{64}$", max_length=400)]
@@ -87,7 +89,9 @@ class Task(Model):
     config: dict[str, Any] = Field(default_factory=dict, description="passed to the environment as it is")
     train: Data
     eval: Data
-    holdout: Data | None = Field(None, description="disjoint items, evaluated at the start and at the end")
+    holdout: Data | None = Field(
+        None, description="disjoint items (256 are a good number): at the start and at the end, and once with the best"
+    )
     success: SuccessRule = SuccessRule()
     oracle: ImportPath | None = Field(None, description="(item, max_turns, config) -> solvable")
     trace_renderer: ImportPath | None = Field(None, description="(trace) -> PNG bytes")
@@ -167,6 +171,14 @@ class Target(Model):
     success: float = Field(gt=0, le=1)
     evals: int = Field(1, ge=1, le=100)
     stop: bool = Field(False, description="end the run when the target is held; otherwise only report it")
+
+
+class Plateau(Model):
+    """Stop early when the fixed set's success has not risen for ``evals`` evals in a row. A rise is ``min_gain`` above where
+    it was at the last rise, so that many small ones together are one too."""
+
+    evals: int = Field(5, ge=1, le=1_000)
+    min_gain: float = Field(0.01, gt=0, le=1, description="a share of the items: 0.01 is one point")
 
 
 class Priority(StrEnum):
@@ -253,6 +265,13 @@ class RunSpec(Model):
         "own lease of the pool; an urgent run gets the WorkloadPriorityClass urgent-priority there",
     )
     target: Target | None = None
+    plateau: Plateau | None = Field(None, description="end the run when it stopped getting better; none: go on")
+    tracking: Tracking = Tracking()
+    secrets: dict[SecretName, SecretId] = Field(
+        default_factory=dict,
+        max_length=20,
+        description="environment variable of the job's driver -> name or ARN of a Secrets Manager secret, or ARN#key",
+    )
     notify: NotifyLevel = NotifyLevel.NORMAL
     publish: Publishing | None = Field(None, description="where a success is registered as well; none: nowhere")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ from pydantic import ValidationError
 
 from nightshift.contract.base import CONTRACT_VERSION
 from nightshift.contract.events import FieldError
+from nightshift.contract.secrets import secret_problems
 from nightshift.contract.skyrl import skyrl_problems
 from nightshift.contract.smaller import smaller_problems
 from nightshift.contract.spec import RunSpec, SeedData, Trainer, batch_size_problems
+from nightshift.contract.tracking import tracking_problems
 from nightshift.core.errors import bounded
 from nightshift.core.prices import price_problems
 
@@ -53,14 +56,18 @@ def known_ceiling(spec: RunSpec) -> Ceiling | None:
 
 def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
     """Validate everything that can be known without I/O. Errors come with dotted field paths, all at once."""
+    leaks = [FieldError(field=bounded(f, 200), problem=p) for f, p in secret_problems(raw)]
     try:
         spec = RunSpec.model_validate(raw)
     except ValidationError as error:
-        return [_field_error(dict(e)) for e in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]]
-    problems = [FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)]
+        found = [_field_error(dict(e)) for e in error.errors(include_url=False, include_input=False)]
+        return (leaks + found)[:MAX_ERRORS]
+    problems = leaks + [
+        FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)
+    ]
     if spec.training.trainer is Trainer.SKYRL:
         problems += [FieldError(field=f, problem=bounded(p, 300)) for f, p in skyrl_problems(spec)]
-    problems += [FieldError(field=f, problem=p) for f, p in (*smaller_problems(spec), *price_problems(spec))]
+    problems += [FieldError(field=f, problem=p) for f, p in _other_problems(spec)]
     ceiling = known_ceiling(spec)
     if spec.target is not None and ceiling is not None and spec.target.success > ceiling.share:
         problems.append(
@@ -73,6 +80,10 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
             )
         )
     return problems or spec
+
+
+def _other_problems(spec: RunSpec) -> Sequence[tuple[str, str]]:
+    return [*smaller_problems(spec), *price_problems(spec), *tracking_problems(spec)]
 
 
 def _field_error(error: dict[str, Any]) -> FieldError:

@@ -229,7 +229,7 @@ POLICIES: dict[EndCause, CausePolicy] = {cause: policy_of(cause) for cause in En
 def from_outcome(cause: OutcomeCause) -> EndCause:
     """The controller's first reading of what a job says about itself; a lost node may refine it."""
     match cause:
-        case OutcomeCause.FINISHED | OutcomeCause.TARGET_REACHED:
+        case OutcomeCause.FINISHED | OutcomeCause.TARGET_REACHED | OutcomeCause.PLATEAU:
             return EndCause.FINISHED
         case OutcomeCause.STOPPED_ON_REQUEST:
             return EndCause.STOPPED

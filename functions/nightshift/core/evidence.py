@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nightshift.contract.evals import EvalSet, EvalSummary
-from nightshift.contract.job import ExportRecord
-from nightshift.contract.spec import Target
+from nightshift.contract.evals import EvalSet, EvalSummary, best_of, evals_without_rise, is_superseded
+from nightshift.contract.job import ExportRecord, OutcomeCause
+from nightshift.contract.spec import Plateau, RunSpec, Target
 from nightshift.core.run import Attempt
 
 Evidence = TypeVar("Evidence", EvalSummary, ExportRecord)
@@ -24,14 +24,9 @@ class Results:
     best: EvalSummary | None
     holdout_baseline: EvalSummary | None
     holdout_final: EvalSummary | None
+    holdout_best: EvalSummary | None
     final_export: ExportRecord | None
     best_export: ExportRecord | None
-
-
-def is_superseded(attempt: int, step: int, attempts: Sequence[Attempt]) -> bool:
-    """An object of attempt a at a step above the step from which a later attempt resumed is not part of the run's
-    history: that stretch was trained again."""
-    return any(a.n > attempt and a.resumed_step is not None and step > a.resumed_step for a in attempts)
 
 
 def results(summaries: Iterable[EvalSummary], exports: Iterable[ExportRecord], attempts: Sequence[Attempt]) -> Results:
@@ -42,9 +37,8 @@ def results(summaries: Iterable[EvalSummary], exports: Iterable[ExportRecord], a
     newest = {e.step: e for e in sorted(_live(exports, attempts), key=lambda e: e.attempt)}
     saved = {step: e for step, e in newest.items() if e.lora_b_nonzero > 0}
     curve = tuple(fixed[step] for step in sorted(fixed))
-    exported = [s for s in curve if s.step in saved]
     final = curve[-1] if curve and curve[-1].step > 0 else None
-    best = max(exported, key=lambda s: (s.solved, s.step), default=None)
+    best = best_of(curve, saved)
     return Results(
         curve=curve,
         baseline=fixed.get(0),
@@ -52,6 +46,7 @@ def results(summaries: Iterable[EvalSummary], exports: Iterable[ExportRecord], a
         best=best,
         holdout_baseline=holdout.get(0),
         holdout_final=holdout.get(final.step) if final is not None else None,
+        holdout_best=holdout.get(best.step) if best is not None else None,
         final_export=saved[max(saved)] if saved else None,
         best_export=saved.get(best.step) if best is not None else None,
     )
@@ -77,8 +72,21 @@ def holds_target(found: Results, target: Target) -> bool:
     return len(last) == target.evals and all(s.success >= target.success for s in last)
 
 
+def is_at_plateau(found: Results, plateau: Plateau) -> bool:
+    """The last evals of the fixed set are no rise, as many as the spec asks for: again by the evals alone."""
+    return evals_without_rise([s.success for s in found.curve], plateau.min_gain) >= plateau.evals
+
+
+def may_end_early(found: Results, spec: RunSpec, cause: OutcomeCause) -> bool:
+    """Whether the evals bear out what the job says about its end before the last step, and the spec allows it."""
+    if cause is OutcomeCause.TARGET_REACHED:
+        return spec.target is not None and spec.target.stop and holds_target(found, spec.target)
+    return cause is OutcomeCause.PLATEAU and spec.plateau is not None and is_at_plateau(found, spec.plateau)
+
+
 def _live(items: Iterable[Evidence], attempts: Sequence[Attempt]) -> list[Evidence]:
-    return [i for i in items if not is_superseded(i.attempt, i.step, attempts)]
+    resumed = {a.n: a.resumed_step for a in attempts}
+    return [i for i in items if not is_superseded(i.attempt, i.step, resumed)]
 
 
 def _newest(items: Iterable[EvalSummary], attempts: Sequence[Attempt]) -> dict[int, EvalSummary]:

@@ -74,8 +74,9 @@ def _results_of(manifest: Manifest, name: str) -> list[tuple[str, EvalSummary | 
     fixed = next((one for one in (manifest.final, manifest.best) if one and one.step == step), None)
     if fixed is not None:
         found.append(("Fixed set", manifest.baseline, fixed))
-    if manifest.holdout_final is not None and manifest.holdout_final.step == step:
-        found.append(("Hold-out", manifest.holdout_baseline, manifest.holdout_final))
+    held = next((one for one in (manifest.holdout_final, manifest.holdout_best) if one and one.step == step), None)
+    if held is not None:
+        found.append(("Hold-out", manifest.holdout_baseline, held))
     return found
 
 

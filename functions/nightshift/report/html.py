@@ -10,7 +10,7 @@ from nightshift.contract.spec import RunSpec
 from nightshift.report.sections import adapters, attempts, evals, objects, provenance_table
 from nightshift.report.style import CSS
 from nightshift.report.svg import curve_svg, interval_svg, legend_svg
-from nightshift.report.text import ceiling_sentence, count, gain, headline, interval, target_sentence
+from nightshift.report.text import best_sentence, ceiling_sentence, count, gain, headline, interval, target_sentence
 from nightshift.report.words import (
     between,
     cause_words,
@@ -83,10 +83,12 @@ def _card(title: str, baseline: EvalSummary | None, final: EvalSummary | None, n
 
 def _results(manifest: Manifest) -> str:
     fixed_note = "Evaluated again and again during training; the best adapter is chosen on it."
-    holdout_note = "Other items, evaluated only at the start and at the end: the fairer figure."
+    holdout_note = "Other items, which nothing was chosen by: the fairer figure."
     cards = _card("Fixed set", manifest.baseline, manifest.final, fixed_note)
     cards += _card("Hold-out", manifest.holdout_baseline, manifest.holdout_final, holdout_note)
     lines = []
+    if manifest.best is not None:
+        lines.append(escape(best_sentence(manifest.best, manifest.holdout_best)))
     if manifest.target is not None:
         reached = manifest.final is not None and manifest.final.success >= manifest.target
         css = "good" if reached else "warn"

@@ -12,7 +12,7 @@ from typing import Any
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import Stage, StageEvent
 from nightshift.report.mrkdwn import code, code_block, context, esc, header, links, sections
-from nightshift.report.text import attempt_sentence, count, result_words, sparkline
+from nightshift.report.text import attempt_sentence, best_sentence, count, result_words, sparkline
 from nightshift.report.words import between, cause_words, dollars, duration, hours, percent, plural, spend_words, utc
 
 _TEXT_LIMIT = 1_000
@@ -187,6 +187,7 @@ def _results(event: StageEvent) -> list[str]:
     lines = [
         _result_line("Fixed set", event.baseline, event.final),
         _result_line("Hold-out", event.holdout_baseline, event.holdout_final),
+        best_sentence(event.best, event.holdout_best) if event.best is not None else "",
     ]
     bars = sparkline(event.curve)
     if bars:

@@ -113,8 +113,20 @@ def resume_sentence(before: AttemptLine, after: AttemptLine) -> str:
     )
 
 
+def best_sentence(best: EvalSummary, confirmed: EvalSummary | None) -> str:
+    """The best adapter on the set that it was chosen on, and on the one that nobody chose by. Without the second figure the
+    first says too much."""
+    told = f"Best adapter, step {best.step:,}: {result_words(best)} on the fixed set, which it was chosen on"
+    if confirmed is None:
+        return f"{told}; not confirmed on a hold-out."
+    return f"{told}; {result_words(confirmed)} on the hold-out."
+
+
 def headline(manifest: Manifest) -> str:
-    """The run in one sentence."""
+    """The run in one sentence: with a best adapter its two figures, for it is what people take."""
+    if manifest.baseline and manifest.best and manifest.holdout_best:
+        fair = f"{count(manifest.holdout_best)} on the hold-out"
+        return f"From {count(manifest.baseline)} to {count(manifest.best)} solved, {fair}"
     if manifest.baseline and manifest.final:
         return f"From {count(manifest.baseline)} to {count(manifest.final)} solved"
     if manifest.final:

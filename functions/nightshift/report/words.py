@@ -12,6 +12,7 @@ CAUSES: Mapping[str, str] = MappingProxyType(
     {
         "finished": "trained to its end",
         "target_reached": "reached the target",
+        "plateau": "stopped getting better",
         "node_replaced": "a node was replaced",
         "node_lost": "a node was lost",
         "worker_lost": "a worker was lost",

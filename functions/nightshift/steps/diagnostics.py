@@ -14,9 +14,9 @@ from threading import Event
 from typing import Any
 
 from nightshift.contract.layout import RunKeys
+from nightshift.contract.redaction import without_secrets
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import NightshiftError
-from nightshift.core.redaction import without_secrets
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 

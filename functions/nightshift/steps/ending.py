@@ -132,6 +132,8 @@ def emit_final(ports: Ports, run: Run) -> None:
         final=found.final,
         holdout_baseline=found.holdout_baseline,
         holdout_final=found.holdout_final,
+        best=found.best,
+        holdout_best=found.holdout_best,
         log_tail=_log_tail(ports, run, attempts),
         curve=[s.success for s in thinned],
         attempts=[attempt_line(a, now) for a in attempts][-20:],

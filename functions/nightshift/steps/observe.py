@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TypeGuard
 
-from nightshift.contract.job import Outcome, OutcomeCause
 from nightshift.contract.spec import RunSpec
 from nightshift.core.decisions.common import lost_instance
 from nightshift.core.errors import TransientError, bounded
-from nightshift.core.evidence import holds_target, is_complete
+from nightshift.core.evidence import is_complete, may_end_early
 from nightshift.core.hang import is_overdue
 from nightshift.core.observation import UNKNOWN_CLUSTER, ClusterView, JobState, JobView, Observation, RayView
 from nightshift.core.queueing import preempted
@@ -62,8 +60,8 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
     if over or gone:
         found = results_of(ports, run.run_id, attempts)
         evidence = is_complete(found, attempt.n, spec.training.total_steps)
-        if not evidence and _says_that_it_reached_its_target(outcome) and spec.target is not None and spec.target.stop:
-            evidence = is_complete(found, attempt.n, outcome.step) and holds_target(found, spec.target)
+        if not evidence and outcome is not None and outcome.cause.is_early:
+            evidence = is_complete(found, attempt.n, outcome.step) and may_end_early(found, spec, outcome.cause)
     progress = progress_of(ports, run, attempt.n)
     unreadable = progress is None and attempt.heard_at is not None
     overdue = not over and (unreadable or is_overdue(run, spec, progress, ports.now()))
@@ -78,10 +76,6 @@ def _attempt(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, attempts: 
         gpu_hours=gpu_hours_of(attempts, ports.now()),
         attempts=tuple(attempts),
     )
-
-
-def _says_that_it_reached_its_target(outcome: Outcome | None) -> TypeGuard[Outcome]:
-    return outcome is not None and outcome.cause is OutcomeCause.TARGET_REACHED
 
 
 def _job(ports: Ports, run: Run, attempt: Attempt) -> JobView:

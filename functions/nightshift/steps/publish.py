@@ -76,7 +76,8 @@ def _weights(export: ExportRecord) -> str | None:
 
 def _promised_rows(keys: RunKeys, found: Results) -> dict[str, str]:
     """Of the evals that the headline shows: key of the rows -> SHA-256 that their summary claims."""
-    shown = (found.baseline, found.final, found.best, found.holdout_baseline, found.holdout_final)
+    fixed, holdout = (found.baseline, found.final, found.best), (found.holdout_baseline, found.holdout_final)
+    shown = (*fixed, *holdout, found.holdout_best)
     return {
         keys.eval_rows(s.attempt, s.step, s.eval_set).removeprefix(keys.prefix): s.rows_sha256
         for s in shown
@@ -188,6 +189,7 @@ def _manifest(
         best=found.best,
         holdout_baseline=found.holdout_baseline,
         holdout_final=found.holdout_final,
+        holdout_best=found.holdout_best,
         curve=list(found.curve),
         adapters=adapters,
         gpu_hours=round(gpu_hours_of(attempts, now), 4),

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nightshift.contract import EvalRow, EvalSet, EvalSummary
-from training_job.evals import Episode, dump_eval, publish_eval, rows_of, summarise
+from training_job.evals import Episode, dump_eval, rows_of, summarise
 from training_job.job import Job
 from training_job.plug import Items
+from training_job.standing import Standing, take_in
 from training_job.trainers.local.batches import eval_episodes
 from training_job.trainers.local.episodes import Played
 
@@ -47,8 +48,8 @@ class Examined:
 class Examiner:
     """Evaluates weights on the fixed set and on the hold-out, and publishes what it finds."""
 
-    def __init__(self, job: Job, sets: dict[EvalSet, Items], replies: Sequence[str]) -> None:
-        self._job, self._sets, self._replies = job, sets, replies
+    def __init__(self, job: Job, standing: Standing, sets: dict[EvalSet, Items], replies: Sequence[str]) -> None:
+        self._job, self._standing, self._sets, self._replies = job, standing, sets, replies
 
     @property
     def sets(self) -> Sequence[EvalSet]:
@@ -69,12 +70,4 @@ class Examiner:
         summary = summarise(job.spec.run_id, job.attempt, step, which, episodes, rows)
         dump_eval(job.paths, job.spec, summary, episodes)
         job.say(f"Dumped aggregated eval metrics to {job.paths.eval_dump(step) / 'aggregated_results.jsonl'}")
-        publish_eval(job.uploader, summary, rows)
-        job.record.evals.append(summary)
-        job.say(
-            f"eval/{which} at step {step}: {summary.solved}/{summary.of} solved ({100 * summary.low:.1f} to "
-            f"{100 * summary.high:.1f}%), avg_score {summary.avg_score:.4f}, pass_at_1 {summary.pass_at_1:.4f}"
-        )
-        if which is EvalSet.FIXED:
-            job.reporter.report(success=summary.success)
-        return Examined(summary, rows, episodes)
+        return Examined(take_in(job, self._standing, summary, rows), rows, episodes)

@@ -8,23 +8,24 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nightshift.contract import Control, EvalSet, EvalSummary, OutcomeCause, Phase
+from nightshift.contract import Control, EvalSet, ExportRecord, OutcomeCause, Phase
 from nightshift.contract.spec import batch_size_problems
 from training_job.checkpoints import prune, steps_on_disk
 from training_job.errors import BadConfiguration, CheckpointUnusable, EngineFailure
-from training_job.evals import curve_of, published_summaries
 from training_job.exports import publish_export, write_export
 from training_job.guard import repair
 from training_job.job import Ended, Job
+from training_job.metrics import RayMetrics
+from training_job.pace import Pace
 from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_impossible_target
-from training_job.policies import UnknownModel, closed_replies, read_config
+from training_job.policies import UnknownModel, adapter_arrays, closed_replies, read_config
 from training_job.probe import hold_space
 from training_job.progress import wants_stop
 from training_job.sources import model_of
+from training_job.standing import Standing, adapter_folder
 from training_job.trainers.local.ahead import Ahead
 from training_job.trainers.local.batches import steps_per_epoch, train_episodes
 from training_job.trainers.local.examiner import Examined, Examiner
@@ -77,8 +78,6 @@ class LocalTrainer:
         self.training = job.spec.training
         self.ahead = Ahead(job.watch, use_hub=job.spec.model.source.startswith("hf://"))
         self.step = 0
-        self.held_evals = 0
-        """How many evals of the fixed set in a row, up to now, have reached the target."""
         self.last_examined: Sequence[Examined] = ()
         self._rollout: Callable[[], Played] | None = None
 
@@ -92,7 +91,8 @@ class LocalTrainer:
             self.learner: Learner = self._learner_later()
         if snapshot:
             self.learner.load_state(dict(snapshot.parts))
-        ended = self._end_at_target()
+        ended = self._end_early()
+        self.pace.begin()
         while ended is None and self.step < self.training.total_steps:
             self._one_step()
             ended = self._after_step() if self.step < self.training.total_steps else None
@@ -107,9 +107,12 @@ class LocalTrainer:
         self._connect_and_start_workers(prepared)
         lora = job.spec.model.lora
         self._learner_later: Callable[[], Learner] = self.ahead.learner(prepared.base, lora, self.training)
-        self.examiner = Examiner(job, prepared.sets, prepared.replies)
+        self.pace = Pace(self.training, steps_per_epoch(prepared.train, self.training))
         with watch.measure("setup: guard"):
             snapshot = self._guard()
+        with watch.measure("setup: evals before"):
+            self.standing = Standing.of(job, self.step)
+        self.examiner = Examiner(job, self.standing, prepared.sets, prepared.replies)
         with watch.measure("setup: wait for workers"):
             job.say(f"rollout workers on {', '.join(self.pool.wait())}")
         job.say(f"Total steps: {self.training.total_steps}")
@@ -122,6 +125,7 @@ class LocalTrainer:
             require_cluster(os.environ.get("RAY_ADDRESS", ""))
             ray.init(address="auto", logging_level=logging.WARNING)
             self._after_connect()
+            self.job.reporter.also(RayMetrics(self.job.spec.run_id, self.job.say).show)
         spec = self.job.spec
         scale = spec.model.lora.alpha / spec.model.lora.rank
         plan = WorkerPlan(prepared.plan, str(prepared.base), scale)
@@ -149,12 +153,9 @@ class LocalTrainer:
 
     def _first_eval(self, lora: Any) -> None:
         """The eval of the step that this attempt begins at, unless an earlier attempt has published it."""
-        job, target = self.job, self.job.spec.target
-        if job.attempt > 1:
-            curve = [one for one in curve_of(published_summaries(job.store, job.spec.run_id)) if one.step <= self.step]
-            self.held_evals = held_at_the_end(curve, target.success) if target else 0
-            if curve and curve[-1].step == self.step:
-                return
+        job = self.job
+        if self.standing.eval_of(self.step) is not None:
+            return
         if self.step % self.training.eval_interval == 0:
             job.enter(Phase.EVAL)
             which = self.examiner.sets if self.step == 0 else [EvalSet.FIXED]
@@ -175,10 +176,12 @@ class LocalTrainer:
         job, watch, began = self.job, self.job.watch, time.perf_counter()
         job.say("Started: 'generate'")
         with watch.measure("generate"):
+            waited = time.perf_counter()
             if self._rollout is None:
                 self._start_rollout(self.learner.lora_arrays())
             assert self._rollout is not None
             played, self._rollout = self._rollout(), None
+            generated = time.perf_counter() - waited
         job.enter(Phase.TRAIN)
         with watch.measure("train"):
             metrics = self.learner.update(self.step + 1, played)
@@ -187,12 +190,17 @@ class LocalTrainer:
         job.say(f"Finished: 'step', time cost: {seconds:.2f}s")
         shown = {"trainer/global_step": self.step} | {name: round(value, 6) for name, value in metrics.items()}
         job.say(f"Step {self.step}: {shown}")
+        self.pace.stepped()
+        rate = len(played.turns) / generated if generated > 0 else None
         job.reporter.report(
             step=self.step,
             reward=metrics["reward/avg_raw_reward"],
             step_seconds=seconds,
-            eta_seconds=seconds * (self.training.total_steps - self.step),
+            rollouts_per_second=rate,
+            eta_seconds=self.pace.eta(self.step),
         )
+        timings = {"timing/step": seconds, "timing/generate": generated, "generate/rollouts_per_second": rate}
+        job.tracker.log({**metrics, **timings}, self.step)
 
     def _after_step(self) -> Ended | None:
         """What is due: eval, checkpoint, export, and what the controller asked for."""
@@ -206,7 +214,7 @@ class LocalTrainer:
             self._export()
         if finish_eval is not None:
             finish_eval()
-        return self._end_at_target() or (self._acknowledge(control) if control is not None else None)
+        return self._end_early() or (self._acknowledge(control) if control is not None else None)
 
     def _acknowledge(self, control: Control) -> Ended | None:
         self.job.reporter.report(acknowledged=control.seq)
@@ -215,12 +223,9 @@ class LocalTrainer:
             return None
         return Ended(OutcomeCause.STOPPED_ON_REQUEST, f"stopped at step {self.step} on request: {control.reason}")
 
-    def _end_at_target(self) -> Ended | None:
-        target = self.job.spec.target
-        if target is None or not target.stop or self.held_evals < target.evals or self.step == 0:
-            return None
-        message = f"{target.success:.4g} was held on {self.held_evals} evals in a row, up to step {self.step}"
-        return self._finish(OutcomeCause.TARGET_REACHED, message)
+    def _end_early(self) -> Ended | None:
+        ended = self.standing.ends_early(self.step)
+        return None if ended is None else self._finish(ended.cause, ended.message)
 
     # What a step may be followed by
 
@@ -230,24 +235,21 @@ class LocalTrainer:
 
         def finish() -> None:
             self.job.enter(Phase.EVAL)
-            with self.job.watch.measure("eval"):
+            with self.job.watch.measure("eval"), self.pace.spending("eval"):
                 self._take_in(playing())
 
         return finish
 
     def _take_in(self, examined: Sequence[Examined]) -> None:
-        self.last_examined = examined
-        target = self.job.spec.target
-        for one in examined:
-            if target is not None and one.summary.eval_set is EvalSet.FIXED:
-                self.held_evals = self.held_evals + 1 if one.summary.success >= target.success else 0
+        fresh = {one.summary.eval_set for one in examined}
+        self.last_examined = [*examined, *(one for one in self.last_examined if one.summary.eval_set not in fresh)]
 
     def _checkpoint(self) -> None:
         from training_job.trainers.local.snapshots import TrainerState, save_snapshot
 
         job = self.job
         job.enter(Phase.CHECKPOINT)
-        with job.watch.measure("checkpoint"):
+        with job.watch.measure("checkpoint"), self.pace.spending("save"):
             state = TrainerState(self.step, self.training.seed)
             folder = save_snapshot(job.paths, self.learner, state, self.prepared.base)
             prune(job.paths, self.training.max_ckpts_to_keep)
@@ -257,9 +259,10 @@ class LocalTrainer:
     def _export(self) -> None:
         job = self.job
         job.enter(Phase.EXPORT)
-        with job.watch.measure("export"):
+        with job.watch.measure("export"), self.pace.spending("save"):
             folder = write_export(job.paths, job.spec, self.step, self.prepared.base, self.learner.save_adapter)
             job.record.final_export = publish_export(job.uploader, job.spec, job.attempt, self.step, folder)
+            self.standing.exported(job.record.final_export)
 
     def _finish(self, cause: OutcomeCause, message: str) -> Ended:
         """The last step's evals of both sets, checkpoint and export; all of them by this attempt."""
@@ -269,8 +272,24 @@ class LocalTrainer:
             self._checkpoint()
         self._export()
         finish_eval()
+        best = self.standing.to_confirm(self.step)
+        if best is not None and EvalSet.HOLDOUT in self.examiner.sets:
+            self._confirm(best)
         self.job.say("Training done!")
         return Ended(cause, message)
+
+    def _confirm(self, best: ExportRecord) -> None:
+        """The best adapter on the hold-out, once. Where that fails the run is no worse: everything else is proven."""
+        job = self.job
+        job.enter(Phase.EVAL)
+        try:
+            with job.watch.measure("eval of the best adapter"):
+                lora = adapter_arrays(adapter_folder(job, best))
+                self.examiner.start(self.pool.start_playing, lora, best.step, [EvalSet.HOLDOUT])()
+        except Exception as error:  # noqa: BLE001 - see above
+            job.say(
+                f"the best adapter, step {best.step}, was not confirmed: {type(error).__name__}: {str(error)[:500]}"
+            )
 
 
 def require_cluster(address: str) -> None:
@@ -281,11 +300,6 @@ def require_cluster(address: str) -> None:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
             raise EngineFailure(f"no Ray cluster answers at {address}: {error}") from error
-
-
-def held_at_the_end(curve: Sequence[EvalSummary], success: float) -> int:
-    """How many evals at the end of a curve have reached ``success``, one after the other."""
-    return len(list(takewhile(lambda one: one.success >= success, reversed(curve))))
 
 
 def _problems(folder: Path, step: int) -> list[str]:

@@ -135,8 +135,8 @@ def _trainer(spec: RunSpec, paths: SharedPaths, inputs: Inputs, derived: Derived
         "resume_mode": "latest",
         "dump_eval_results": True,
         "print_example_interval": 0,  # whole conversations in the driver's log would drown everything else
-        "logger": str(more.tracker),
-        "project_name": more.project,
+        "logger": "console",  # trackers are the job's own: SkyRL would make a new tracker run for each attempt
+        "project_name": spec.tracking.project,
         "run_name": spec.run_id,
     }
     return {f"trainer.{name}": value for name, value in wanted.items()}

@@ -10,8 +10,10 @@ from typing import Any
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
+from training_job.trackers import Tracked
 from training_job.trainers.skyrl.hooks import HookedTrainer
 from training_job.trainers.skyrl.results import Results
+from training_job.trainers.skyrl.tracking import JobTracker
 
 NEVER = -100.0
 """The lowest logit bias that vLLM takes: a token with it is not sampled."""
@@ -20,8 +22,8 @@ NEVER = -100.0
 class Experiment(BasePPOExp):  # type: ignore[misc]
     """Differs from its base in the trainer's class, and in what is said in each method."""
 
-    def __init__(self, cfg: Any, results: Results, holdout: Path | None) -> None:
-        self._results, self._holdout = results, holdout
+    def __init__(self, cfg: Any, results: Results, holdout: Path | None, tracked: Tracked) -> None:
+        self._results, self._holdout, self._tracked = results, holdout, tracked
         super().__init__(cfg)
         if cfg.generator.vision_language_generator:
             forbid_special_tokens(cfg, self.tokenizer)
@@ -44,6 +46,9 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
             max_prompt_length=self.cfg.trainer.max_prompt_length,
             num_workers=1,
         )
+
+    def get_tracker(self) -> Any:
+        return JobTracker(self._tracked, self.cfg)
 
     def get_inference_client(self) -> Any:
         client = super().get_inference_client()

@@ -7,6 +7,7 @@ contract tests hold it to that.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer
@@ -15,7 +16,7 @@ from skyrl.train.utils.callbacks import CallbackInput, TrainingCallback, Trainin
 from nightshift.contract import Control, EvalSet, OutcomeCause, Phase
 from training_job.job import Ended
 from training_job.progress import wants_stop
-from training_job.trainers.skyrl.results import Results
+from training_job.trainers.skyrl.results import Results, measured_in
 
 
 class EndTraining(Exception):
@@ -32,18 +33,23 @@ class StepEnd(TrainingCallback):  # type: ignore[misc]
     def __init__(self, results: Results) -> None:
         self._results = results
         self._began = time.monotonic()
+        self._first = True
 
     def on_train_start(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
         self._results.started(callback_input.global_step, callback_input.total_steps)
 
     def on_step_start(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
         self._began = time.monotonic()
+        if self._first:
+            self._first = False
+            self._results.first_step_begins()
         self._results.enter(Phase.GENERATE)
 
     def on_step_end(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
         seconds = time.monotonic() - self._began
-        reward = trainer.all_metrics.get("reward/avg_raw_reward")
-        self._results.stepped(callback_input.global_step, seconds, None if reward is None else float(reward))
+        rollouts = int(trainer.all_metrics.get("generate/batch_num_seq", 0))
+        measured = measured_in(trainer.all_metrics, trainer.all_timings, rollouts)
+        self._results.stepped(callback_input.global_step, seconds, measured)
         if self._results.pending() is not None:
             control.should_save = True
 
@@ -52,6 +58,7 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
     """``results`` carries everything that leaves the trainer."""
 
     eval_dataloader: Any
+    global_step: int
 
     def __init__(self, results: Results, holdout_dataset: Any | None, **given: Any) -> None:
         super().__init__(**given)
@@ -73,9 +80,10 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
         """A step counts as saved once its files were looked at again. A request of the controller is carried out here,
         where the step is complete but for its eval."""
         self._results.enter(Phase.CHECKPOINT)
-        self._results.saving(self.global_step)
-        folder: str = super().save_checkpoints()
-        self._results.saved(self.global_step)
+        with self._results.spending("save"):
+            self._results.saving(self.global_step)
+            folder: str = super().save_checkpoints()
+            self._results.saved(self.global_step)
         self._saved_step = self.global_step
         control = self._results.pending()
         if control is not None:
@@ -103,8 +111,9 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self._exported_step == self.global_step:
             return
         self._results.enter(Phase.EXPORT)
-        super().save_models()
-        self._results.exported(self.global_step)
+        with self._results.spending("save"):
+            super().save_models()
+            self._results.exported(self.global_step)
         self._exported_step = self.global_step
 
     # evals ------------------------------------------------------------------------------------------------------
@@ -116,14 +125,19 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
         metrics: dict[str, float] = {}
         if last or not self._results.has_eval(self.global_step):
             self._results.enter(Phase.EVAL)
-            metrics = await super().eval(vllm_metrics_scraper=vllm_metrics_scraper)
-            self._results.evaluated(self.global_step, EvalSet.FIXED)
+            with self._results.spending("eval"):
+                metrics = await super().eval(vllm_metrics_scraper=vllm_metrics_scraper)
+                self._results.evaluated(self.global_step, EvalSet.FIXED)
             if self._holdout_dataset is not None and (last or self.global_step == 0):
                 await self._eval_holdout()
-        reached = self._results.target_reached(self.global_step)
-        if reached is not None and not last:
+        early = self._results.ends_early(self.global_step)
+        if early is not None and not last:
+            self.all_metrics.update(metrics)
             await self._complete()
-            raise EndTraining(reached)
+            await self._confirm_best()
+            raise EndTraining(early)
+        if last:
+            await self._confirm_best()
         if last and self._results.resumed_step >= self._results.total_steps:
             # Only the proof was missing: SkyRL's loop would train one step more.
             self.save_models()
@@ -132,12 +146,38 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     async def _complete(self) -> None:
         """What an end at this step needs beside its eval."""
+        if self.colocate_all:
+            await self.inference_engine_client.sleep()  # as SkyRL's loop does before it saves: both do not fit at once
         if self._saved_step != self.global_step:
             self.save_checkpoints()
         self.save_models()
-        if self._holdout_dataset is not None and self.global_step > 0:
+        if self._holdout_dataset is not None:
             await self.dispatch.save_weights_for_sampler()  # saving has moved the weights off the engines
             await self._eval_holdout()
+
+    async def _confirm_best(self) -> None:
+        """The best adapter on the hold-out, once, where it is not the last one: it is loaded over the engines' in the way in
+        which SkyRL brings them each step's. Nothing is trained or played after it. Where it fails the run is no worse:
+        everything else is proven."""
+        if self._holdout_dataset is None:
+            return
+        step = self.global_step
+        try:
+            best = self._results.to_confirm(step)
+            if best is not None:
+                self.global_step, folder = best  # SkyRL names its dump after it
+                await self._load_into_engines(folder)
+                await self._eval_holdout()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._results.say(f"the best adapter was not confirmed: {type(error).__name__}: {str(error)[:500]}")
+        finally:
+            self.global_step = step
+
+    async def _load_into_engines(self, folder: Path) -> None:
+        engines = self.inference_engine_client
+        await engines.load_lora_adapter(self.generator.policy_model_name, str(folder))
+        await engines.reset_prefix_cache(reset_running_requests=True)
+        engines.increment_weight_version()
 
     async def _eval_holdout(self) -> None:
         from skyrl.train.utils.trainer_utils import build_dataloader

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nightshift.contract import Control, EvalSet, EvalSummary, OutcomeCause, Phase
 from training_job.checkpoints import problems_of_files
 from training_job.errors import CheckpointUnusable, StorageUnreachable, classify
-from training_job.evals import curve_of, publish_eval, published_summaries
 from training_job.exports import adopt_export, publish_export
 from training_job.guard import every_byte, repair
 from training_job.job import Ended, Job
+from training_job.pace import Kind, Pace
 from training_job.progress import wants_stop
 from training_job.records import drop_record, keep_record
+from training_job.standing import Standing, adapter_folder, take_in
 from training_job.trainers.skyrl.datasets import source_of
 from training_job.trainers.skyrl.evalrows import read_dump, summary_of
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What SkyRL's metrics tell about a step; None where they do not. Rates are of the generation alone, evals left out."""
+
+    reward: float | None = None
+    rollouts_per_second: float | None = None
+    tokens_per_second: float | None = None
+
+
+def measured_in(metrics: Mapping[str, Any], timings: Mapping[str, float], rollouts: int) -> Measured:
+    """From SkyRL's ``all_metrics`` and ``all_timings`` at the end of a step's updates. ``generate/avg_num_tokens`` counts what
+    the environment said between the turns, too: it is only taken where SkyRL does not tell the policy's own tokens."""
+    seconds, reward = timings.get("generate"), metrics.get("reward/avg_raw_reward")
+    tokens = metrics.get("generate/avg_assistant_tokens", metrics.get("generate/avg_num_tokens"))
+    rate = rollouts / seconds if seconds else None
+    return Measured(
+        reward=None if reward is None else float(reward),
+        rollouts_per_second=rate,
+        tokens_per_second=None if rate is None or tokens is None else rate * float(tokens),
+    )
 
 
 class Results:
     """One attempt's. ``resumed_step`` is where the guard says that it begins."""
 
     def __init__(
-        self, job: Job, base: Path, resumed_step: int, problems: Callable[[Path], list[str]] = problems_of_files
+        self,
+        job: Job,
+        base: Path,
+        resumed_step: int,
+        problems: Callable[[Path], list[str]] = problems_of_files,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._job, self._base, self._problems = job, base, problems
         self.resumed_step = resumed_step
         self.total_steps = job.spec.training.total_steps
         self.step = resumed_step
-        before = published_summaries(job.store, job.spec.run_id) if job.attempt > 1 else []
-        self._curve: list[EvalSummary] = [one for one in curve_of(before) if one.step <= resumed_step]
+        self.standing = Standing.of(job, resumed_step)
+        self._pace = Pace(job.spec.training, steps_per_epoch or self.total_steps)
 
     def enter(self, phase: Phase) -> None:
         self._job.enter(phase)
@@ -44,13 +75,20 @@ class Results:
             raise CheckpointUnusable(f"SkyRL plans {total} steps, the spec says {self.total_steps}")
         self._job.say(f"Total steps: {total}")
 
-    def stepped(self, step: int, seconds: float, reward: float | None) -> None:
+    def first_step_begins(self) -> None:
+        """From here on the time to the end is reckoned."""
+        self._pace.begin()
+
+    def stepped(self, step: int, seconds: float, measured: Measured) -> None:
         self.step = step
+        self._pace.stepped()
         self._job.reporter.report(
             step=step,
-            reward=reward,
+            reward=measured.reward,
             step_seconds=seconds,
-            eta_seconds=seconds * (self.total_steps - step),
+            rollouts_per_second=measured.rollouts_per_second,
+            tokens_per_second=measured.tokens_per_second,
+            eta_seconds=self._pace.eta(step),
         )
 
     def pending(self) -> Control | None:
@@ -101,34 +139,31 @@ class Results:
         with job.watch.measure("export: check and queue"):
             folder = adopt_export(job.paths, job.spec, step, self._base)
             job.record.final_export = publish_export(job.uploader, job.spec, job.attempt, step, folder)
+            self.standing.exported(job.record.final_export)
 
     def has_eval(self, step: int) -> bool:
-        return any(one.step == step for one in self._curve)
+        return self.standing.eval_of(step) is not None
 
     def evaluated(self, step: int, which: EvalSet) -> EvalSummary:
         """Publish what SkyRL dumped for a step."""
         job, spec = self._job, self._job.spec
         path = job.paths.eval_dump(step) / f"{source_of(which)}.jsonl"
         rows, pass_at_1 = read_dump(path, spec.task.success.min_score)
-        summary = summary_of(spec, job.attempt, step, which, rows, pass_at_1)
-        publish_eval(job.uploader, summary, rows)
-        job.record.evals.append(summary)
-        job.say(
-            f"eval/{which} at step {step}: {summary.solved}/{summary.of} solved ({100 * summary.low:.1f} to "
-            f"{100 * summary.high:.1f}%), avg_score {summary.avg_score:.4f}, pass_at_1 {pass_at_1:.4f}"
-        )
-        if which is EvalSet.FIXED:
-            self._curve = [*[one for one in self._curve if one.step != step], summary]
-            job.reporter.report(success=summary.success)
-        return summary
+        return take_in(job, self.standing, summary_of(spec, job.attempt, step, which, rows, pass_at_1), rows)
 
-    def target_reached(self, step: int) -> Ended | None:
-        """How the run ends early, where its target is held on enough evals in a row; never before the first step."""
-        target = self._job.spec.target
-        if target is None or not target.stop or step == 0:
-            return None
-        last = sorted(self._curve, key=lambda one: one.step)[-target.evals :]
-        if len(last) < target.evals or last[-1].step != step or any(one.success < target.success for one in last):
-            return None
-        message = f"{target.success:.4g} was held on {target.evals} evals in a row, up to step {step}"
-        return Ended(OutcomeCause.TARGET_REACHED, message)
+    def ends_early(self, step: int) -> Ended | None:
+        """How the run ends at this step, where its target is held or it stopped getting better; never before the first."""
+        return self.standing.ends_early(step)
+
+    def to_confirm(self, last: int) -> tuple[int, Path] | None:
+        """(step, folder of its adapter) where the best adapter so far is not the last step's and was not evaluated on the
+        hold-out. Raises CheckpointUnusable where the adapter is nowhere to be found."""
+        record = self.standing.to_confirm(last)
+        return None if record is None else (record.step, adapter_folder(self._job, record))
+
+    def say(self, line: str) -> None:
+        self._job.say(line)
+
+    def spending(self, kind: Kind) -> AbstractContextManager[None]:
+        """An eval or a part of a save, which the time to the end reckons with."""
+        return self._pace.spending(kind)

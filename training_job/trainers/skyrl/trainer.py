@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from training_job.checkpoints import adapter_of
 from training_job.errors import BadConfiguration
 from training_job.guard import check_for, repair
 from training_job.job import Ended, Job
+from training_job.metrics import RayMetrics
 from training_job.plug import Items, TaskPlan, hold_environment, open_items, plan_task, refuse_impossible_target
 from training_job.probe import hold_space
 from training_job.sources import model_of
@@ -87,14 +89,16 @@ class SkyRLTrainer:
 
         register_environment(prepared.plan)
         self._connect(cfg)
-        self._results = results = Results(job, prepared.inputs.model, resumed)
+        job.reporter.also(RayMetrics(job.spec.run_id, job.say).show)
+        epoch = prepared.derived.steps_per_epoch
+        self._results = results = Results(job, prepared.inputs.model, resumed, steps_per_epoch=epoch)
         with watch.measure("setup: engines and models"):
-            experiment = Experiment(cfg, results, prepared.holdout)
+            experiment = Experiment(cfg, results, prepared.holdout, job.tracker)
             trainer = experiment.set_up()
         try:
             asyncio.run(trainer.train())
         except EndTraining as end:
-            trainer.tracker.finish()
+            trainer.flush_pending_metrics()
             return end.ended
         job.say("Training done!")
         return Ended(OutcomeCause.FINISHED, f"all {job.spec.training.total_steps} steps are done")
@@ -107,7 +111,7 @@ class SkyRLTrainer:
     def _connect(self, cfg: Any) -> None:
         from skyrl.train.utils.utils import initialize_ray
 
-        with self.job.watch.measure("setup: ray.init"):
+        with self.job.watch.measure("setup: ray.init"), self.job.secrets.taken_out_of(os.environ):
             initialize_ray(cfg)
         self._after_connect()
 

@@ -8,6 +8,9 @@ SECRETS = (
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"\bhf_[A-Za-z0-9]{20,}\b"),
     re.compile(r"\bxox[a-z]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-[A-Za-z0-9_-]{20,})"),
+    re.compile(r"\bwandb_v1_\w{20,}"),
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),
     re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"),
     re.compile(r"(?i)(?<=bearer )[\w.~+/=-]{16,}"),
     re.compile(
@@ -15,9 +18,15 @@ SECRETS = (
         r"[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&}]{8,}"
     ),
 )
-"""AWS key ids, Hugging Face and Slack tokens, JWTs, bearer tokens, and values that are named like a secret."""
+"""AWS key ids, tokens of Hugging Face, Slack, GitHub, GitLab and W&B, private keys, JWTs, bearer tokens, and last what is
+named like a secret."""
 
 HIDDEN = "[hidden]"
+
+
+def is_secret(text: str) -> bool:
+    """Whether the text holds something in the form of a credential, whatever it is called."""
+    return any(pattern.search(text) for pattern in SECRETS[:-1])
 
 
 def without_secrets(text: str) -> str:
