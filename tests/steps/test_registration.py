@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.adapters.model_registry import SageMakerRegistry
+from nightshift.contract.evals import EvalSet
 from nightshift.contract.events import Stage
 from nightshift.core.errors import PermanentError, TransientError
-from nightshift.core.registration import MAX_VALUE, Registration, value_of
+from nightshift.core.registration import MAX_VALUE, Registration, registration, value_of
 from nightshift.core.run import Awaiting, RunState
 from nightshift.steps.ending import notify, release
 from nightshift.steps.publish import publish, verify
-from tests.builders import NOW, spec_json
+from tests.builders import NOW, run, spec, spec_json
+from tests.report.support import evaluated, manifest, provenance
 from tests.steps.test_run import finish_attempt, put_results
 from tests.steps.test_signals import running
 from tests.steps.world import BUCKET, World, step
@@ -115,6 +117,32 @@ def test_any_text_becomes_a_value_that_sagemaker_takes(text: str) -> None:
 
     assert 1 <= len(value) <= MAX_VALUE
     assert all(one.isalnum() or one in " _.:/=+-@" or one.isidentifier() or not one.isascii() for one in value)
+
+
+@pytest.mark.parametrize(
+    ("holdout", "told"),
+    [
+        ({"holdout_best": evaluated(455, 500, 40, 2, EvalSet.HOLDOUT)}, "0.9100"),
+        ({"holdout_best": None, "holdout_final": evaluated(462, 500, 40, 2, EvalSet.HOLDOUT)}, "0.9240"),
+        ({"holdout_best": None, "holdout_final": evaluated(462, 500, 50, 2, EvalSet.HOLDOUT)}, None),  # of another step
+    ],
+)
+def test_the_holdouts_result_is_of_the_adapter_that_is_registered(holdout: dict[str, Any], told: str | None) -> None:
+    published = manifest(best=evaluated(63, step=40, attempt=2), **holdout)
+    asked = spec(publish={"model_package_group": GROUP})
+
+    found = registration(run(verdict=RunState.SUCCEEDED), published, provenance(), asked)
+
+    assert found is not None
+    assert found.metadata["nightshift:step"] == "40"
+    assert found.metadata.get("nightshift:holdout_success") == told
+
+
+@pytest.mark.parametrize("verdict", [RunState.FAILED, RunState.CANCELLED])
+def test_a_run_that_did_not_succeed_is_offered_to_nobody(verdict: RunState) -> None:
+    asked = spec(publish={"model_package_group": GROUP})
+
+    assert registration(run(verdict=verdict), manifest(), provenance(), asked) is None
 
 
 # ------------------------------------------------------------------ a run

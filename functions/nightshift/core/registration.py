@@ -47,7 +47,8 @@ def registration(run: Run, manifest: Manifest, provenance: Provenance, spec: Run
     """None where the spec names no group, or the run did not succeed: only a verified success is offered to anybody."""
     if spec.publish is None or run.verdict is not RunState.SUCCEEDED or manifest.best is None:
         return None
-    keys, best, holdout = RunKeys(run.run_id), manifest.best, manifest.holdout_final
+    keys, best = RunKeys(run.run_id), manifest.best
+    holdout = manifest.holdout_best or manifest.holdout_final
     facts = {
         "run_id": run.run_id,
         "step": str(best.step),
