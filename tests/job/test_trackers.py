@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from nightshift.contract import RunSpec, SharedPaths
 from tests.builders import spec
 from training_job.trackers import MAX_FAILURES, MAX_WAITING, Tracked, facts_of, open_tracker
-from training_job.trackers.backends import Wandb
+from training_job.trackers.backends import TAG, Mlflow, Wandb
 
 
 def no_warning(line: str) -> None:
@@ -190,3 +191,69 @@ def test_wandb_continues_the_run_with_the_nightshift_runs_id(monkeypatch: Any, t
         assert (given["id"], given["resume"], given["project"]) == ("tracked", "allow", "mazes")
         assert given["settings"] == {"console": "off"}
     assert fake.rows == [(3, {"reward": 1.0})] * 2 and fake.finished == 2
+
+
+class FakeMlflow:
+    """MLflow's client, as far as it is used; played against mlflow-skinny 3.17.2 and its file store once, which is too large
+    to be installed for this."""
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.metrics: list[tuple[str, str, float, int]] = []
+        self.params: list[tuple[str, str]] = []
+
+    def install(self, monkeypatch: Any) -> None:
+        module, entities = ModuleType("mlflow"), ModuleType("mlflow.entities")
+        module.MlflowClient = self.client  # type: ignore[attr-defined]
+        entities.Metric = lambda *given: given  # type: ignore[attr-defined]
+        entities.Param = lambda *given: given  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "mlflow", module)
+        monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+
+    def client(self, tracking_uri: str) -> FakeMlflow:
+        self.uris.append(tracking_uri)
+        return self
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id="7") if self.runs else None
+
+    def create_experiment(self, name: str) -> str:
+        return "7"
+
+    def search_runs(self, experiments: list[str], wanted: str, max_results: int) -> list[Any]:
+        found = [n for n, tags in self.runs.items() if any(f"tags.`{k}` = '{v}'" == wanted for k, v in tags.items())]
+        return [SimpleNamespace(info=SimpleNamespace(run_id=n)) for n in found[:max_results]]
+
+    def create_run(self, experiment: str, run_name: str, tags: dict[str, Any]) -> Any:
+        name = f"run-{len(self.runs)}"
+        self.runs[name] = {**tags, "status": "RUNNING"}
+        return SimpleNamespace(info=SimpleNamespace(run_id=name))
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self.runs[run_id]["status"] = status
+
+    def set_terminated(self, run_id: str) -> None:
+        self.runs[run_id]["status"] = "FINISHED"
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        assert len(metrics) <= 1_000, "more than the server takes at once"
+        self.metrics += [(run_id, name, value, step) for name, value, _, step in metrics]
+        self.params += params
+
+
+def test_mlflow_finds_the_run_of_the_attempts_before_by_its_tag(monkeypatch: Any, tmp_path: Path) -> None:
+    fake = FakeMlflow()
+    fake.install(monkeypatch)
+    fake.runs["somebody-elses"] = {TAG: "other", "status": "RUNNING"}
+    arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/team"
+    for step in (1, 2):
+        backend = Mlflow(arn, "mazes", "tracked", {"a": 1})
+        backend.log({f"m{i}": 1.0 for i in range(1_500)} | {"pass@1": 0.5}, step)
+        backend.close()
+    assert fake.uris == [arn, arn]
+    assert list(fake.runs) == ["somebody-elses", "run-1"]
+    assert fake.runs["run-1"] == {TAG: "tracked", "status": "FINISHED"}
+    assert fake.params == [("a", "1")], "facts are told once"
+    assert {run for run, *_ in fake.metrics} == {"run-1"}
+    assert [step for _, name, _, step in fake.metrics if name == "pass_at_1"] == [1, 2]

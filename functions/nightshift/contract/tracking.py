@@ -19,12 +19,11 @@ MlflowUri = Annotated[
     str,
     StringConstraints(
         pattern=r"^(arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:(mlflow-tracking-server|mlflow-app)/[\w-]{1,100}"
-        r"|https?://[\w.:/-]+|file:///[\w./-]+)$",
+        r"|https?://[\w.:/-]+)$",
         max_length=500,
     ),
 ]
-"""A tracking server: SageMaker's by its ARN, any other by its address (no user, no query: nothing secret is in it), or a
-folder on the shared mount."""
+"""A tracking server: SageMaker's by its ARN, any other by its address; no user, no query: nothing secret is in it."""
 
 
 class Tracker(StrEnum):
