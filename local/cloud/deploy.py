@@ -42,7 +42,7 @@ def deploy(config: StackConfig, template_path: Path, parameters: Mapping[str, st
     names = {
         item["LogicalResourceId"]: item["PhysicalResourceId"]
         for item in stacks.describe_stack_resources(StackName=config.stack_name)["StackResources"]
-        if item["ResourceType"] == "AWS::Lambda::Function"
+        if item.get("ResourceType") == "AWS::Lambda::Function"  # moto lists what a condition left out, without a type
     }
     shown = {name: value for name, value in outputs.items() if not name.startswith((ON_FAILURE, SCHEDULE))}
     for name, value in outputs.items():
