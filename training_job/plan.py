@@ -15,6 +15,7 @@ from nightshift.contract import ExitCode, RunSpec, SeedData, SharedPaths
 from nightshift.contract.skyrl import max_input_length, skyrl_problems
 from nightshift.contract.skyrl_keys import SKYRL_VERSION
 from nightshift.contract.spec import Data, Trainer, batch_size_problems
+from nightshift.contract.tracking import tracking_problems
 from training_job.errors import BadConfiguration
 from training_job.plug import SeedItems, ceiling
 from training_job.sources import local_model
@@ -93,6 +94,8 @@ def plan(spec: RunSpec, train_rows: int | None = None, model: Shape | None = Non
         found.unknown("training data", f"{UNKNOWN_ROWS}; name them by --train-rows")
     else:
         found.check("training data", found.data_problem, _rows_line(rows, derived))
+    named = f"; secrets {', '.join(spec.secrets)}" if spec.secrets else ""
+    found.check_all("tracker", tracking_problems(spec), f"{spec.tracking.tracker}{named}")
     _ceiling_line(found, spec)
     _memory_lines(found, spec, model)
     _consequences(found, spec, derived, model)
