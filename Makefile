@@ -58,7 +58,7 @@ lint: $(TEST) $(TOOLS) ## ruff, and hadolint on the Dockerfile
 types: $(TEST) ## mypy --strict
 	@.venv/bin/mypy
 
-schema: $(TEST) ## docs/runspec.schema.json, from the RunSpec model
+schema: $(TEST) openapi ## docs/runspec.schema.json, from the RunSpec model, and docs/openapi.json, which has it too
 	@$(RUN) docs/write_schema.py
 
 openapi: $(TEST) ## docs/openapi.json, from the API's models and routes

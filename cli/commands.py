@@ -107,28 +107,26 @@ def queue(arguments: argparse.Namespace) -> None:
 
 
 def artifacts(arguments: argparse.Namespace) -> None:
-    """List them, or fetch each into a folder."""
-    api, after, files = _api(arguments), None, 0
-    for _ in range(MAX_PAGES):
+    """List them, or fetch each into a folder: page by page, since addresses end soon."""
+    api = _api(arguments)
+
+    def page(after: str | None) -> tuple[list[lists.Artifact], str | None]:
         found = api.artifacts(arguments.run, limit="100", next=after)
-        after, files = found.next, files + len(found.artifacts)
-        if arguments.download is None:
-            print(lists.artifacts(found))
-        else:
-            _fetch(found, arguments.download)
-        if after is None:
-            break
-    if arguments.download is not None:
-        print(f"{files} objects are in {arguments.download}")
+        if arguments.download is not None:
+            _fetch(found.artifacts, arguments.download)
+        return found.artifacts, found.next
+
+    every = list(_paged(page, MAX_PAGES * 100))
+    print(lists.artifacts(every) if arguments.download is None else f"{len(every)} objects are in {arguments.download}")
 
 
-def _fetch(found: lists.ArtifactList, folder: Path) -> None:
+def _fetch(found: list[lists.Artifact], folder: Path) -> None:
     import urllib3
 
     from cli.download import download
 
     pool = urllib3.PoolManager()
-    for one in found.artifacts:
+    for one in found:
         new = download(one, folder, pool)
         print(f"{'fetched' if new else 'there already'}: {clean(one.key)} ({lists.size(one.size)})")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from cli.view import audit, clean, clock, length, words
-from nightshift.contract.api import ArtifactList, AuditLine, Plan, PoolView, RunLine
+from nightshift.contract.api import Artifact, AuditLine, Plan, PoolView, RunLine
 
 MAX_OWNER = 40
 
@@ -78,10 +78,10 @@ def size(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def artifacts(found: ArtifactList) -> str:
-    if not found.artifacts:
+def artifacts(found: Sequence[Artifact]) -> str:
+    if not found:
         return "there is nothing yet"
-    rows = [(size(one.size), "yes" if one.sha256 else "-", clean(one.key, 200)) for one in found.artifacts]
+    rows = [(size(one.size), "yes" if one.sha256 else "-", clean(one.key, 200)) for one in found]
     return table(("SIZE", "PROMISED", "OBJECT"), rows)
 
 
