@@ -101,6 +101,10 @@ def _shape(path: Path) -> str:
 
 
 def main() -> None:
+    for module in RELIED_ON if "--import-only" in sys.argv else ():
+        importlib.import_module(module)
+    if "--import-only" in sys.argv:
+        return
     from skyrl.train.config import SkyRLTrainConfig
 
     from tests.skyrl.keys import leaves

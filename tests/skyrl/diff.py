@@ -22,7 +22,10 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 BAD_DATA = 65
-TESTS_SECONDS = 1_200
+TESTS_SECONDS = 1_800
+MAX_ADDED = 8
+LIGHT_EXTRAS = {"skyrl-train", "aws"}
+"""Extras of SkyRL without engines and CUDA."""
 
 Described = Mapping[str, Mapping[str, Any]]
 
@@ -50,14 +53,19 @@ def fetch(new: str, folder: Path) -> Path:
     return folder / "skyrl"
 
 
-def add_new_requirements(unpacked: Path) -> list[str]:
-    """What the new version requires and neither the old one did nor the environment has: put beside it, each alone. Names of
-    what could not be."""
-    new = {_name(line) for one in metadata.distributions(path=[str(unpacked)]) for line in one.requires or []}
-    known = {_name(line) for line in metadata.requires("skyrl") or []}
-    known |= {_name(one.metadata["Name"]) for one in metadata.distributions()}
-    left = []
-    for name in sorted(new - known):
+def add_missing(unpacked: Path) -> list[str]:
+    """Put beside the new version what it imports and the environment lacks, each alone; names of what was added. Only what it
+    requires by its own word without its engines, and only until what we rely on can be imported, or not for another reason."""
+    lines = [line for one in metadata.distributions(path=[str(unpacked)]) for line in one.requires or []]
+    required = {_name(line) for line in lines if set(re.findall(r"""extra == ["']([\w-]+)""", line)) <= LIGHT_EXTRAS}
+    added: list[str] = []
+    while len(added) < MAX_ADDED:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.skyrl.describe", "--import-only"]
+        done = subprocess.run(command, cwd=ROOT, env=environment(unpacked), capture_output=True, text=True, timeout=300)
+        missing = re.search(r"No module named '(\w+)", (done.stderr.strip().splitlines() or [""])[-1])
+        name = _name(missing[1]) if missing else ""
+        if name not in required or name in added:
+            break
         command = [
             sys.executable,
             "-m",
@@ -68,10 +76,11 @@ def add_new_requirements(unpacked: Path) -> list[str]:
             "--no-input",
             "--no-deps",
         ]
-        done = subprocess.run([*command, "--target", str(unpacked), name], capture_output=True, timeout=300)
+        done = subprocess.run([*command, "--target", str(unpacked), name], capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
-            left.append(name)
-    return left
+            break
+        added.append(name)
+    return added
 
 
 def _name(requirement: str) -> str:
@@ -125,8 +134,10 @@ def run_tests(first: Path, report: Path) -> list[str]:
     cases = list(ElementTree.parse(report).iter("testcase"))
     for case in cases:
         for problem in (*case.findall("failure"), *case.findall("error")):
-            reason = (problem.get("message") or "").strip().splitlines() or [""]
-            failed.append(f"  {case.get('classname', '').rpartition('.')[2]}::{case.get('name')}: {reason[0][:160]}")
+            said = (problem.get("message") or "").strip().splitlines() or [""]
+            if said[0] == "collection failure":
+                said = [(problem.text or "").strip().splitlines()[-1].removeprefix("E ").strip()]
+            failed.append(f"  {case.get('classname', '').rpartition('.')[2]}::{case.get('name')}: {said[0][:160]}")
     return [f"contract tests: {len(failed)} of {len(cases)} fail", *failed]
 
 
@@ -141,8 +152,8 @@ def main() -> int:
             print(error, file=sys.stderr)
             return BAD_DATA
         print(f"SkyRL {metadata.version('skyrl')} -> {new}", flush=True)
-        if left := add_new_requirements(unpacked):
-            print(f"newly required, and not to be had here: {', '.join(left)}")
+        if added := add_missing(unpacked):
+            print(f"imported now, and added for this comparison: {', '.join(added)}", flush=True)
         try:
             print("\n".join(changes(describe(None), describe(unpacked))), flush=True)
         except RuntimeError as error:

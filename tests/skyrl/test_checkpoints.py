@@ -17,6 +17,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
+from safetensors.torch import load_file
+from skyrl.backends.skyrl_train.distributed.fsdp_utils import collect_lora_params
 from torch import distributed
 
 from nightshift.contract import SharedPaths
@@ -95,6 +97,15 @@ def test_a_save_is_whole_and_its_adapters_are_trained(saved: Saved, tmp_path: Pa
     assert load(saved) == 6
     first, last = saved.adapters[2], saved.adapters[6]
     assert all(not torch.equal(first[name], last[name]) for name in first), "the steps in between changed nothing"
+
+
+def test_what_the_engines_are_given_is_what_is_exported(saved: Saved, tmp_path: Path) -> None:
+    """By SkyRL's own collecting for its engines; the loading itself needs them."""
+    saved.policy.export(tmp_path / "export")
+    exported = load_file(tmp_path / "export/adapter_model.safetensors")
+    given_to_engines = collect_lora_params(saved.policy.model.model)
+    assert exported.keys() == given_to_engines.keys()
+    assert all(exported[name].equal(given_to_engines[name]) for name in exported)
 
 
 def cut(path: Path) -> None:

@@ -13,6 +13,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 from training_job.trackers import Tracked
 from training_job.trainers.skyrl.hooks import HookedTrainer
 from training_job.trainers.skyrl.results import Results
+from training_job.trainers.skyrl.targets import refuse_adapted_tower
 from training_job.trainers.skyrl.tracking import JobTracker
 
 NEVER = -100.0
@@ -24,6 +25,7 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
 
     def __init__(self, cfg: Any, results: Results, holdout: Path | None, tracked: Tracked) -> None:
         self._results, self._holdout, self._tracked = results, holdout, tracked
+        refuse_adapted_tower(cfg)  # before the GPUs are asked for
         super().__init__(cfg)
         if cfg.generator.vision_language_generator:
             forbid_special_tokens(cfg, self.tokenizer)
