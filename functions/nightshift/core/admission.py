@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from nightshift.contract.base import CONTRACT_VERSION
 from nightshift.contract.events import FieldError
+from nightshift.contract.redaction import is_secret, without_secrets
 from nightshift.contract.secrets import secret_problems
 from nightshift.contract.skyrl import skyrl_problems
 from nightshift.contract.smaller import smaller_problems
@@ -93,7 +94,7 @@ def _field_error(error: dict[str, Any]) -> FieldError:
         problem = (
             f"version {CONTRACT_VERSION} of the contract is the newest that is known here; what wrote this may be newer"
         )
-    return FieldError(field=bounded(path, 200), problem=bounded(problem, 300))
+    return FieldError(field=bounded(without_secrets(path), 200), problem=bounded(problem, 300))
 
 
 def request_digest(raw: dict[str, Any]) -> str:
@@ -104,6 +105,6 @@ def request_digest(raw: dict[str, Any]) -> str:
 def shown_run_id(raw: dict[str, Any]) -> str:
     """The id of a request that may not be valid, fit to be shown and to be part of a key."""
     given = raw.get("run_id")
-    if not isinstance(given, str) or not given:
+    if not isinstance(given, str) or not given or is_secret(given):
         return "unnamed"
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in given[:40])
