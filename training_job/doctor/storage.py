@@ -12,6 +12,7 @@ from typing import Final
 
 from nightshift.contract import SharedPaths
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
+from training_job.checkpoints import sizes_on_disk
 from training_job.doctor.finding import Finding, Place, no, not_here, ok
 
 GB: Final = 1_000_000_000
@@ -69,7 +70,7 @@ def space(shared: Path, keep: int, run_id: str | None, assumed: int = ASSUMED_CH
     if not shared.is_dir():
         yield not_here("shared space", f"{shared} is not there")
         return
-    there = checkpoint_sizes(SharedPaths(run_id, shared)) if run_id else []
+    there = sizes_on_disk(SharedPaths(run_id, shared)) if run_id else []
     size = max(there, default=assumed)
     needed = max(0, size * (keep + 1) - sum(there))
     free = shutil.disk_usage(shared).free
@@ -82,12 +83,6 @@ def space(shared: Path, keep: int, run_id: str | None, assumed: int = ASSUMED_CH
     else:
         fix = "Enlarge the file system, remove old runs below runs/, or lower training.max_ckpts_to_keep."
         yield no("shared space", told, fix)
-
-
-def checkpoint_sizes(paths: SharedPaths) -> list[int]:
-    """Bytes of each checkpoint that the run has."""
-    folders = [one for one in paths.ckpts.glob("global_step_*") if one.is_dir()]
-    return [sum(file.stat().st_size for file in one.rglob("*") if file.is_file()) for one in folders]
 
 
 def _may_pass(error: OSError) -> bool:
