@@ -84,6 +84,16 @@ def test_a_job_that_succeeded_without_evidence_is_no_success(told: Any) -> None:
     assert (decision.verb, decision.cause) == (Verb.RECOVER, EndCause.EVIDENCE_MISSING)
 
 
+@pytest.mark.parametrize("cause", [OutcomeCause.TARGET_REACHED, OutcomeCause.PLATEAU])
+def test_a_success_before_the_last_step_says_in_the_jobs_words_why_it_ended_there(cause: OutcomeCause) -> None:
+    told = outcome(cause, step=40, message="no rise of 0.01 on 5 evals in a row, up to step 40")
+    decision = judge(Observation(cluster(), JobView(JobState.SUCCEEDED), outcome=told, evidence=True))
+    assert (decision.verb, decision.cause) == (Verb.SUCCEEDED, EndCause.FINISHED)
+    assert "ended early: no rise of 0.01 on 5 evals" in decision.why
+    to_the_end = Observation(cluster(), JobView(JobState.SUCCEEDED), outcome=outcome(), evidence=True)
+    assert "early" not in judge(to_the_end).why
+
+
 def test_evidence_does_not_turn_a_reported_failure_into_success() -> None:
     failed = outcome(OutcomeCause.CODE_ERROR, exit_code=70, step=0)
     decision = judge(Observation(cluster(), JobView(JobState.FAILED), outcome=failed, evidence=True))

@@ -15,6 +15,7 @@ from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.decisions.cancelled import decide_cancelled
 from nightshift.core.decisions.common import HOLD_FOR, lost_instance, node_cause
+from nightshift.core.errors import bounded
 from nightshift.core.hang import Silence, judge_silence, overdue_download
 from nightshift.core.observation import JobState, Observation
 from nightshift.core.queueing import preempted
@@ -94,7 +95,8 @@ def _ended(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisio
     """The job is over, by its own word or by Ray's. Evidence in S3 decides before either."""
     outcome = seen.outcome
     if seen.evidence and (outcome is None or outcome.cause.is_success):
-        return Decision(Verb.SUCCEEDED, "final eval and verified export are in S3", EndCause.FINISHED)
+        early = f"ended early: {bounded(outcome.message, 300)}; " if outcome and outcome.cause.is_early else ""
+        return Decision(Verb.SUCCEEDED, f"{early}final eval and verified export are in S3", EndCause.FINISHED)
     if run.cancel_requested:
         return Decision(Verb.CANCELLED, "stopped on request", EndCause.CANCELLED)
     cause, message = _first_reading(seen)
