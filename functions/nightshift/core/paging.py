@@ -1,7 +1,7 @@
 """Pages of a list: an opaque token says after which item the next page begins.
 
-A token holds a position and a digest of that and of what was listed. It is no capability: whoever makes one up only begins the same list
-somewhere else. What is not a token of this very list is refused, so that no page of another one is taken for it."""
+A token holds a position and a digest of that and of what was listed. It is no capability: whoever makes one up only begins
+the same list somewhere else. What is not a token of this very list is refused, so that no page of another one is taken for it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ def decide_cancelled(run: Run, seen: Observation, now: datetime) -> Decision:
     which no checkpoint is wanted any more; what it leaves ends with its cluster: the teardown is the fence."""
     stop_job = seen.job.state is not JobState.UNREACHABLE
     if run.cancel_now:
-        return Decision(Verb.CANCELLED, "cancelled at once, without a checkpoint", EndCause.CANCELLED, stop_job=stop_job)
+        return Decision(
+            Verb.CANCELLED, "cancelled at once, without a checkpoint", EndCause.CANCELLED, stop_job=stop_job
+        )
     if now - (run.cancel_requested_at or now) < CANCEL_GRACE:
         return Decision(Verb.NAP, "cancelled: the job is asked to stop", control=ControlCommand.STOP_AFTER_CHECKPOINT)
     why = f"cancelled: the job did not stop by itself within {CANCEL_GRACE.total_seconds() / 60:.0f} minutes"
