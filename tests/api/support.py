@@ -64,11 +64,11 @@ class Dashboards:
 class Http:
     """``say`` is one signed request; ``operators`` are the deployment's."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: World, session: boto3.Session, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world, self.dashboards, self._patch = world, Dashboards(), monkeypatch
         for name, value in ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
-        signing = boto3.client("s3", region_name="us-east-1", config=Config(signature_version="s3v4"))
+        signing = session.client("s3", config=Config(signature_version="s3v4"))
         wired = ApiPorts(world.ports, world.runs, S3Downloads(signing, BUCKET))
         monkeypatch.setattr(api, "api_ports", lambda *_: wired)
         monkeypatch.setattr(dashboard, "store_ports", lambda *_: world.ports)

@@ -70,13 +70,13 @@ schema = described(DOCUMENT)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def account() -> Iterator[None]:
+def account(session: boto3.Session) -> Iterator[None]:
     """One account for all: what one request leaves, the next one meets."""
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        http = gateway.http = Http(World(boto3.Session(region_name="us-east-1")), patch)
+        http = gateway.http = Http(World(session), session, patch)
         for name in ("queued-1", "failed-1", "succeeded-1"):
             assert http.start(name).status == 201
             admit(http.world.ports, step("admit", run_id=name))
