@@ -10,6 +10,7 @@ from nightshift.contract.publication import AttemptLine
 
 AUDIT_LINES = 8
 BAR = 30
+ENDED = frozenset({"succeeded", "failed", "cancelled", "rejected"})
 
 
 def clean(text: str, limit: int = 300) -> str:
@@ -44,13 +45,15 @@ def progress(view: RunView) -> str:
     parts = [f"step {view.step} of {view.total_steps}", f"saved up to step {view.verified_step}"]
     if view.success is not None:
         parts.append(f"{view.success:.1%} solved")
-    if view.eta_seconds is not None:
+    if view.eta_seconds and view.state not in ENDED:
         parts.append(f"about {length(view.eta_seconds)} left")
     return f"[{'#' * filled}{'-' * (BAR - filled)}] {', '.join(parts)}"
 
 
 def attempt(line: AttemptLine) -> str:
-    begin = "from the start" if not line.resumed_step else f"from step {line.resumed_step}"
+    begin = "from the start" if line.resumed_step == 0 else f"from step {line.resumed_step}"
+    if line.resumed_step is None:
+        begin = "not begun yet" if line.end_cause is None else "never begun"
     end = words(line.end_cause) or "running"
     node = f", node {clean(line.node, 60)}" if line.node else ""
     seen = f", noticed by {clean(line.signal, 60)}" if line.signal else ""

@@ -43,7 +43,8 @@ VIEW: dict[str, Any] = {
     "prefix": "s3://bucket/runs/maze-demo/",
     "attempts": [
         {"n": 1, "started_at": "2026-11-30T01:02:03Z", "ended_at": "2026-11-30T02:09:03Z", "end_cause": "node_lost",
-         "signal": "node event", "node": "i-0a1b", "message": "gone\nfor good", "last_saved_step": 40, "gpu_hours": 6.7},
+         "signal": "node event", "node": "i-0a1b", "message": "gone\nfor good", "resumed_step": 0, "last_saved_step": 40,
+         "gpu_hours": 6.7},
         {"n": 2, "started_at": "2026-11-30T02:10:03Z", "resumed_step": 40, "last_saved_step": 40, "gpu_hours": 0.5},
     ],
     "audit": [{"at": f"2026-11-30T02:{i:02d}:00Z", "actor": "look", "what": f"look {i}", "signal": "nap"} for i in range(20)],
@@ -290,8 +291,18 @@ def test_status_says_where_a_run_is_what_happened_and_moves_no_cursor() -> None:
         "noticed by node event", "gone for good", "2. from step 40: running", "look 19", "s3://bucket/runs/maze-demo/",
     ):  # fmt: skip
         assert part in done.stdout
+    assert "not begun yet" not in done.stdout
     assert "look 11" not in done.stdout, "only the last lines of the trail"
     assert "\x1b" not in done.stdout and "\x07" not in done.stdout
+
+
+def test_status_of_a_run_that_is_over_promises_no_time_and_an_attempt_that_is_silent_no_step() -> None:
+    silent = {"n": 3, "started_at": "2026-11-30T02:20:03Z", "last_saved_step": 40, "gpu_hours": 0.1}
+    with api(200, VIEW | {"state": "failed", "attempts": [*VIEW["attempts"], silent]}) as to:
+        done = process("status", "maze-demo", "--api", to.address)
+
+    assert "3. not begun yet: running" in done.stdout
+    assert " left" not in done.stdout and "step 60 of 160" in done.stdout
 
 
 @pytest.mark.parametrize(
