@@ -219,6 +219,15 @@ def test_text_without_secrets_is_kept_as_it_is_or_shorter_by_what_is_hidden(text
 
 
 @pytest.mark.parametrize(
+    "part", ["0f", "eyJ-", "eyJabcdefghijk.", "token ", "-----BEGIN ", "api_key_", "sk-", "bearer ", "secret" + " " * 50]
+)
+def test_a_log_of_one_long_line_is_read_through(part: str) -> None:
+    """A pattern that scans the same text from many starts would need minutes for it, and the look that waits would die."""
+    line = part * (64_000 // len(part))
+    assert without_secrets(line + "\npassword=not-shown-here").endswith("password=[hidden]")
+
+
+@pytest.mark.parametrize(
     "secret",
     [
         "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG",
