@@ -31,6 +31,7 @@ def fields(raw: dict[str, Any]) -> set[str]:
         ({"training": {"learning_rte": 1}}, "training.learning_rte"),
         ({"training": {"train_batch_size": 32, "policy_mini_batch_size": 16}}, "training.policy_mini_batch_size"),
         ({"training": {"train_batch_size": 25}}, "training.policy_mini_batch_size"),
+        ({"training": {"max_ckpts_to_keep": 1}}, "training.max_ckpts_to_keep"),
         ({"image": "registry/skyrl:latest"}, "image"),
         ({"target": {"success": 0.95}}, "target.success"),
         ({"version": 2}, "version"),

@@ -159,8 +159,13 @@ LENGTHS = st.fixed_dictionaries(
         "vision": st.booleans(),
     }
 )
-ONLY_OURS = {"training.skyrl.max_model_len", "training.skyrl.tensor_parallel_size", "model.lora.rank"}
-"""Known traps: the engines would refuse these, SkyRL does not look."""
+ONLY_OURS = {
+    "training.skyrl.max_model_len",
+    "training.skyrl.tensor_parallel_size",
+    "model.lora.rank",
+    "training.max_ckpts_to_keep",
+}
+"""Known traps: the engines would refuse these and SkyRL does not look, or a single checkpoint would be all there is."""
 
 
 @budget(max_examples=150, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])

@@ -52,7 +52,7 @@ class SkyRLSettings(Model):
 
 def skyrl_problems(spec: RunSpec) -> Sequence[Problem]:
     """Everything that would make SkyRL refuse the spec, or accept it and fail later; empty where nothing would."""
-    return [*_lengths(spec), *_engines(spec), *_lora(spec), *_overrides(spec), *_target(spec)]
+    return [*_lengths(spec), *_engines(spec), *_lora(spec), *_overrides(spec), *_saves(spec), *_target(spec)]
 
 
 def max_input_length(spec: RunSpec) -> int:
@@ -113,6 +113,12 @@ def _overrides(spec: RunSpec) -> Iterator[Problem]:
     more = spec.training.skyrl
     for key, problem in override_problems(more.overrides, more.vision):
         yield f"training.skyrl.overrides.{key}", problem
+
+
+def _saves(spec: RunSpec) -> Iterator[Problem]:
+    if spec.training.max_ckpts_to_keep < 2:
+        # It prunes right after a save, before anybody has looked whether that one is whole.
+        yield "training.max_ckpts_to_keep", "SkyRL would delete the only good checkpoint after each save: keep 2 at least"
 
 
 def _target(spec: RunSpec) -> Iterator[Problem]:
