@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from nightshift.contract.events import RequestAnswer, ScheduledStart, Stage
+from nightshift.contract.upgrades import spec_file
 from nightshift.core.requests import MAX_SPEC_BYTES
 from nightshift.core.run import RunState
 from nightshift.steps.intake import Deployment, DroppedFile, Intake, request_of_file, request_of_schedule
 from nightshift.steps.transitions import admit
 from nightshift.steps.view import view_run
-from tests.builders import NOW, spec_json
+from tests.builders import NOW, spec, spec_json
 from tests.steps.world import World, step
 
 HERE = Deployment("hp", "ns")
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
 def test_a_valid_request_becomes_a_run_with_a_spec_and_one_execution(world: World) -> None:
@@ -27,6 +30,14 @@ def test_a_valid_request_becomes_a_run_with_a_spec_and_one_execution(world: Worl
     assert world.executions.started == [("maze-1-r1", {"version": 1, "run_id": "maze-1", "k": 1})]
     assert world.ports.artifacts.spec("maze-1").run_id == "maze-1"
     assert world.stages.events == []
+
+
+def test_the_bucket_gets_a_spec_that_the_first_release_reads_and_gives_back_one_that_it_wrote(world: World) -> None:
+    world.ask()
+    place = {"Bucket": "artifacts", "Key": "runs/maze-1/spec.json"}
+    assert world.s3.get_object(**place)["Body"].read() == spec_file(spec())
+    world.s3.put_object(**place, Body=(FIXTURES / "base" / "spec.json").read_bytes())
+    assert world.ports.artifacts.spec("maze-1") == spec()
 
 
 def test_a_second_identical_request_is_the_same_run(world: World) -> None:

@@ -19,6 +19,7 @@ from nightshift.contract.job import ExportRecord, FileDigest, Outcome, Progress
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.reading import MAX_DOCUMENT, Unreadable, read_document
 from nightshift.contract.spec import RunSpec
+from nightshift.contract.upgrades import spec_file
 from nightshift.core.errors import PermanentError, bounded
 from nightshift.steps.ports import NotBelieved
 
@@ -70,7 +71,7 @@ class S3Artifacts:
         )
 
     def put_spec(self, spec: RunSpec) -> None:
-        self._put(RunKeys(spec.run_id).spec, spec.model_dump_json(indent=1).encode(), JSON)
+        self._put(RunKeys(spec.run_id).spec, spec_file(spec), JSON)
 
     def progress(self, run_id: str, attempt: int) -> Progress | None:
         key = RunKeys(run_id).progress(attempt)

@@ -13,6 +13,7 @@ from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportP
 from nightshift.contract.secrets import SecretId, SecretName
 from nightshift.contract.skyrl import SkyRLSettings
 from nightshift.contract.tracking import Tracking
+from nightshift.contract.upgrades import digested, read_moved
 
 S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$", max_length=1_024)]
 ImageRef = Annotated[str, StringConstraints(pattern=r"^[\w.\-/:]+@sha256:[0-9a-f]{64}$", max_length=400)]
@@ -275,6 +276,11 @@ class RunSpec(Model):
     notify: NotifyLevel = NotifyLevel.NORMAL
     publish: Publishing | None = Field(None, description="where a success is registered as well; none: nowhere")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_older_contract(cls, raw: Any) -> Any:
+        return read_moved(raw)
+
     @field_validator("topology")
     @classmethod
     def _workers_have_gpus(cls, value: Topology) -> Topology:
@@ -289,8 +295,9 @@ class RunSpec(Model):
 
 
 def spec_digest(spec: RunSpec) -> str:
-    """SHA-256 over the spec with all defaults filled in: equal for equal requests, however they were written."""
-    return hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+    """SHA-256 over the spec with all defaults filled in: equal for equal requests, however they were written, and by whichever
+    version of the contract."""
+    return hashlib.sha256(digested(spec)).hexdigest()
 
 
 def batch_size_problems(training: Training, gpus: int) -> Sequence[tuple[str, str]]:
