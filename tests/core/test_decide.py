@@ -178,6 +178,20 @@ def test_a_cluster_is_ready_only_when_every_sign_agrees(view: ClusterView) -> No
     assert judge(Observation(cluster(), ray=ray()), awaiting=Awaiting.CLUSTER).verb is Verb.READY
 
 
+def test_a_pod_of_a_cluster_that_was_deleted_before_keeps_its_successor_waiting_as_long_as_its_node_answers() -> None:
+    made = cluster(created_at=NOW)
+    own = tuple(replace(p, created_at=NOW) for p in made.pods)
+    old = replace(own[1], name="pod-of-before", created_at=NOW - timedelta(minutes=5), instance_id="i-w9")
+
+    def seen(*silent: str) -> Observation:
+        return Observation(replace(made, pods=(*own, old), silent_instances=frozenset(silent)), ray=ray())
+
+    waits = judge(seen(), awaiting=Awaiting.CLUSTER)
+    assert waits.verb is Verb.HOLD and "pod-of-before" in waits.why
+    assert judge(seen("i-w9"), awaiting=Awaiting.CLUSTER).verb is Verb.READY
+    assert judge(Observation(replace(made, pods=own), ray=ray()), awaiting=Awaiting.CLUSTER).verb is Verb.READY
+
+
 @pytest.mark.parametrize("view", [RayView(), RayView({}), ray("i-w1", "i-w2"), ray(gpus=1)])
 def test_kubernetes_alone_does_not_make_a_cluster_ready(view: RayView) -> None:
     assert judge(Observation(cluster(), ray=view), awaiting=Awaiting.CLUSTER).verb is Verb.HOLD

@@ -8,7 +8,7 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.causes import EndCause
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.decisions.common import hold_or_nap, unanswered, waited
-from nightshift.core.observation import Observation
+from nightshift.core.observation import ClusterView, Observation
 from nightshift.core.queueing import STUCK, Standing, is_overdue, is_stuck, said, since_admission, standing
 from nightshift.core.run import Run
 
@@ -23,7 +23,8 @@ def decide_cluster(run: Run, spec: RunSpec, seen: Observation, now: datetime) ->
     if run.queue is not None and cluster.exists and standing(cluster) is not Standing.ADMITTED:
         return _queued(run, spec, seen, now)
     run = since_admission(run, cluster)
-    if cluster_is_ready(spec, seen):
+    left = pods_from_before(cluster)
+    if cluster_is_ready(spec, seen) and not left:
         return Decision(Verb.READY, f"{cluster.ready_workers} workers ready, Ray lists {gpus} GPUs")
     over = unanswered(run, now)
     if over is not None:
@@ -32,6 +33,8 @@ def decide_cluster(run: Run, spec: RunSpec, seen: Observation, now: datetime) ->
         f"{cluster.ready_workers} of {spec.topology.workers.count} workers ready, head "
         f"{'ready' if cluster.head_ready else 'not ready'}, Ray lists {'no' if gpus is None else gpus} GPUs"
     )
+    if left:
+        why = f"{why}; pods of the RayCluster before this one still live: {', '.join(left[:3])}"
     if cluster.pods_refused is not None:
         why = f"{why}; a pod is refused: {cluster.pods_refused}"
     if waited(run, now) > timedelta(minutes=spec.budgets.node_wait_minutes):
@@ -58,6 +61,17 @@ def _queued(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decisi
         why = f"for {minutes} minutes {why}" if stuck else f"for {waited(run, now).days} days {why}"
         return Decision(Verb.NAP, why, ask=EndCause.QUOTA_MISSING if run.question is None else None)
     return hold_or_nap(run, now, why)
+
+
+def pods_from_before(cluster: ClusterView) -> tuple[str, ...]:
+    """Pods that are older than the RayCluster whose name they carry: of one that was deleted, by a teardown that nobody
+    waited for to the end, and whose processes may still write checkpoints. Those on silent nodes prove nothing."""
+    born = cluster.created_at
+    return tuple(
+        p.name
+        for p in cluster.pods
+        if born and p.created_at and p.created_at < born and p.instance_id not in cluster.silent_instances
+    )
 
 
 def cluster_is_ready(spec: RunSpec, seen: Observation) -> bool:
