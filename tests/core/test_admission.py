@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.contract.spec import RunSpec, Training, batch_size_problems, spec_digest
-from nightshift.core.admission import check_spec, known_ceiling, shown_run_id
+from nightshift.core.admission import MAX_ERRORS, check_spec, known_ceiling, shown_run_id
 from nightshift.core.capacity import GroupCapacity, HyperPodView, capacity_problems
 from tests.builders import spec, spec_json
 from training_job.tasks.mazes.oracle import solvable
@@ -47,6 +47,19 @@ def test_all_errors_are_named_at_once() -> None:
     raw = spec_json(run_id="Not Valid", image="x", surprise=1)
     del raw["task"]["environment"]
     assert fields(raw) == {"run_id", "image", "surprise", "task.environment"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training": {"skyrl": {"overrides": {f"trainer.nothing_{n}": 1 for n in range(60)}}}},
+        {f"surprise_{n}": 1 for n in range(60)},
+        {"task": spec_json()["task"] | {"config": {f"c{n}": {"api_key": "x" * 20} for n in range(60)}}, "pool": ""},
+    ],
+    ids=["the last checks", "the model's", "secrets"],
+)
+def test_of_many_errors_as_many_are_named_as_a_message_takes(changes: dict[str, Any]) -> None:
+    assert len(fields(spec_json(**changes))) == MAX_ERRORS
 
 
 def test_a_target_that_an_oracle_can_reach_is_accepted() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.spec import RunSpec
@@ -145,6 +146,24 @@ def test_each_shape_of_event_that_asks_for_a_run_makes_one_however_often_it_come
             answer = intake.handler(event, Context())
             assert (answer["created"], answer["errors"]) == (created, [])
     assert started == {"event-r1", "dropped-r1", f"n-{now:%Y%m%d}-r1"}
+
+
+def test_a_request_with_more_errors_than_a_message_takes_is_refused_recorded_and_said(world: World) -> None:
+    raw = spec_json(training={"skyrl": {"overrides": {f"trainer.nothing_{n}": 1 for n in range(60)}}})
+    answer = intake.handler(about(START, spec=raw), Context())
+    assert len(answer["errors"]) == 50 and "has no such key" in answer["errors"][0]["problem"]
+    assert [len(one.errors) for one in world.runs.rejections("maze-1")] == [50]
+
+
+def test_a_fault_of_ours_while_a_request_is_taken_is_repeated_and_not_called_a_bad_event(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: Any) -> None:
+        RunSpec.model_validate({})
+
+    monkeypatch.setattr(intake, "request_run", faulty)
+    with pytest.raises(ValidationError):
+        intake.handler(about(START, spec=spec_json()), Context())
 
 
 def test_a_request_for_a_newer_contract_is_refused_as_such(world: World) -> None:

@@ -22,6 +22,7 @@ from nightshift.core.errors import bounded
 from nightshift.core.prices import price_problems
 
 MAX_ERRORS = 50
+"""Of one request; what a stage event takes. Whoever corrects those is told the rest."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
                 ),
             )
         )
-    return problems or spec
+    return problems[:MAX_ERRORS] or spec
 
 
 def _other_problems(spec: RunSpec) -> Sequence[tuple[str, str]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aws_lambda_powertools.metrics import MetricUnit
@@ -34,11 +35,13 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     settings = load(IntakeSettings)
     ports = store_ports(settings, lambda: context.get_remaining_time_in_millis() / 1_000, settings.training_run_arn)
     try:
-        result = _taken(event, ports, settings)
+        take = _understood(event, settings)
     except ValidationError as error:
         logger.append_keys(run_id=None)
         logger.error("no start request", extra={"fields": bounded([e["loc"] for e in error.errors()], 300)})
         result = Intake(None, errors=(FieldError(field="event", problem="neither an event nor a scheduled start"),))
+    else:
+        result = take(ports)
     if result is None:
         logger.info("no file")
         return {"run_id": None, "created": False, "errors": []}
@@ -49,16 +52,16 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     return {"run_id": run_id, "created": result.created, "errors": [e.model_dump() for e in result.errors]}
 
 
-def _taken(event: dict[str, Any], ports: Ports, settings: IntakeSettings) -> Intake | None:
-    """Raises pydantic's ValidationError for what is none of the three."""
+def _understood(event: dict[str, Any], settings: IntakeSettings) -> Callable[[Ports], Intake | None]:
+    """What is to be done. Raises pydantic's ValidationError for what is none of the three; one that comes from the doing is a
+    fault of ours, and must not look like one of the event's."""
     deployment = Deployment(settings.hyperpod_cluster, settings.namespace)
     if "scheduled_time" in event:
         start = ScheduledStart.model_validate(event)
-        return request_of_schedule(ports, deployment, start, settings.bucket)
+        return lambda ports: request_of_schedule(ports, deployment, start, settings.bucket)
     if event.get("source") == "aws.s3":
-        return request_of_file(
-            ports, deployment, _dropped(parse(event=event, model=S3EventNotificationEventBridgeModel))
-        )
+        dropped = _dropped(parse(event=event, model=S3EventNotificationEventBridgeModel))
+        return lambda ports: request_of_file(ports, deployment, dropped)
     envelope = parse(event=event, model=EventBridgeModel)
     detail: Any = envelope.detail
     try:
@@ -66,7 +69,7 @@ def _taken(event: dict[str, Any], ports: Ports, settings: IntakeSettings) -> Int
         raw, owner = request.spec, request.owner or envelope.account
     except ValidationError:
         raw, owner = (detail if isinstance(detail, dict) else {"detail": str(detail)}), envelope.account
-    return request_run(ports, deployment, raw, owner)
+    return lambda ports: request_run(ports, deployment, raw, owner)
 
 
 def _dropped(event: S3EventNotificationEventBridgeModel) -> DroppedFile:
