@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightshift.contract.events import FieldError
 from nightshift.contract.spec import RunSpec, Training, batch_size_problems, spec_digest
 from nightshift.core.admission import MAX_ERRORS, check_spec, known_ceiling, shown_run_id
 from nightshift.core.capacity import GroupCapacity, HyperPodView, capacity_problems
@@ -60,6 +61,25 @@ def test_all_errors_are_named_at_once() -> None:
 )
 def test_of_many_errors_as_many_are_named_as_a_message_takes(changes: dict[str, Any]) -> None:
     assert len(fields(spec_json(**changes))) == MAX_ERRORS
+
+
+TOKEN = "hf_" + "A1b2" * 8
+
+
+@pytest.mark.parametrize("text", [TOKEN, "x" * 130 + " " + TOKEN + "x" * 300, "0a1b2c3d4e" * 4])
+@pytest.mark.parametrize("key", ["trainer.algorithm.use_kl_loss", "trainer.algorithm.loss_reduction"])
+def test_the_value_of_an_override_that_is_refused_is_not_repeated(key: str, text: str) -> None:
+    found = check_spec(spec_json(training={"skyrl": {"overrides": {key: text}}}))
+    assert isinstance(found, list) and f"training.skyrl.overrides.{key}" in {e.field for e in found}
+    said = " ".join(e.problem for e in found)
+    assert TOKEN[:12] not in said and "0a1b2c3d4e" not in said
+
+
+def test_whoever_says_why_a_request_is_refused_says_no_secret() -> None:
+    raw = spec_json()
+    raw["task"]["code"] = {"kind": TOKEN}  # pydantic repeats it
+    assert TOKEN not in str(check_spec(raw))
+    assert FieldError(field="x", problem=f"{TOKEN} is none of them").problem == "[hidden] is none of them"
 
 
 def test_a_target_that_an_oracle_can_reach_is_accepted() -> None:

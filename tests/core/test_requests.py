@@ -77,6 +77,26 @@ def test_what_is_no_request_is_refused_with_its_reason(body: bytes | str, says: 
     assert says in refusal(body)
 
 
+WORD = "hunter2-hunter2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password: *W", "password: !W x", "password: 'W", "password: %W", "password: @W", "pw: W: b", "pw: &W! x", "!W!x a",
+        "!<W a", "x: !!int W", "x: !!float W", "x: !!bool W", "x: !!timestamp W", "a: 1\nW\nb: 2", "pw: 'W'x W", 'x: "W',
+        "x: !!int \"it's 'W\"", "x: !!float \"it's W\"",
+    ],
+)  # fmt: skip
+def test_nothing_of_a_file_that_cannot_be_read_is_repeated_but_where_it_is_wrong(text: str) -> None:
+    body = text.replace("W", WORD)
+    assert WORD in body and WORD[:7] not in refusal(body)
+
+
+def test_a_parser_still_says_what_it_expected_and_where() -> None:
+    assert "expected ',' or ']', but got '<stream end>' (line 1, column 6)" in refusal("a: [1")
+
+
 YAML_ISH = st.text(alphabet="ab1:-[]{},&*!<>|?'\"# \n.%@\\\t", max_size=60)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
 from nightshift.contract.base import Document, ExternalText, Model
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.publication import AttemptLine, Spend
+from nightshift.contract.redaction import without_secrets
 from nightshift.contract.spec import NotifyLevel
 
 EVENT_SOURCE = "nightshift"
@@ -41,11 +42,16 @@ class ScheduledStart(Document):
         return self
 
 
+def _no_secrets(value: object) -> object:
+    """Whatever says why a request is refused, nothing in the form of a credential is repeated: refusals are stored and sent."""
+    return without_secrets(value) if isinstance(value, str) else value
+
+
 class FieldError(Model):
     """One reason why a request was refused: ``field`` is a dotted path into the spec."""
 
     field: str
-    problem: ExternalText
+    problem: Annotated[ExternalText, BeforeValidator(_no_secrets)]
 
 
 class RequestAnswer(Document):

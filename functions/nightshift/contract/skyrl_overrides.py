@@ -151,18 +151,23 @@ def _problem_alone(key: str, value: OverrideValue, vision: bool) -> str | None:
         return f"this key takes a {kind}, which an override cannot be"
     said = type(value).__name__
     if kind not in ("any", said) and (kind, said) != ("float", "int"):
-        return f"{value!r} is of type {said}, SkyRL takes {kind}"
+        return f"{_shown(value)} is of type {said}, SkyRL takes {kind}"
     if isinstance(value, str) and (len(value) > 1_000 or any(ord(c) < 32 for c in value)):
         return "a text of at most 1,000 printable characters"
     if isinstance(value, str) and "${" in value:
         return "SkyRL would put something else, a variable of the job's environment for one, in place of ${...}"
     if key in CHOICES and value not in CHOICES[key]:
-        return f"{value!r} is none of {', '.join(map(str, CHOICES[key]))}"
+        return f"{_shown(value)} is none of {', '.join(map(str, CHOICES[key]))}"
     if key == "trainer.remove_microbatch_padding" and value is True and vision:
         return "SkyRL cannot pack the batches of a vision-language policy"
     if key == "generator.inference_engine.enforce_eager" and value is True:
         return "SkyRL sets it back to false where the policy has adapters"
     return None
+
+
+def _shown(value: OverrideValue) -> str:
+    """A text is not repeated: it may be a secret that somebody put into the wrong place, in no form that can be recognized."""
+    return "this" if isinstance(value, str) else repr(value)
 
 
 def _kind_of(key: str) -> str | None:

@@ -68,7 +68,7 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
         FieldError(field=f, problem=p) for f, p in batch_size_problems(spec.training, spec.topology.gpus)
     ]
     if spec.training.trainer is Trainer.SKYRL:
-        problems += [FieldError(field=f, problem=bounded(p, 300)) for f, p in skyrl_problems(spec)]
+        problems += [FieldError(field=f, problem=_shown(p)) for f, p in skyrl_problems(spec)]
     problems += [FieldError(field=f, problem=p) for f, p in _other_problems(spec)]
     ceiling = known_ceiling(spec)
     if spec.target is not None and ceiling is not None and spec.target.success > ceiling.share:
@@ -88,6 +88,11 @@ def _other_problems(spec: RunSpec) -> Sequence[tuple[str, str]]:
     return [*smaller_problems(spec), *price_problems(spec), *tracking_problems(spec)]
 
 
+def _shown(problem: str) -> str:
+    """Without secrets before it is cut: half of one is not recognized."""
+    return bounded(without_secrets(problem), 300)
+
+
 def _field_error(error: dict[str, Any]) -> FieldError:
     path = ".".join(str(part) for part in error["loc"]) or "spec"
     problem = error["msg"]
@@ -95,7 +100,7 @@ def _field_error(error: dict[str, Any]) -> FieldError:
         problem = (
             f"version {CONTRACT_VERSION} of the contract is the newest that is known here; what wrote this may be newer"
         )
-    return FieldError(field=bounded(without_secrets(path), 200), problem=bounded(problem, 300))
+    return FieldError(field=bounded(without_secrets(path), 200), problem=_shown(problem))
 
 
 def request_digest(raw: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from nightshift.contract.events import FieldError
+from nightshift.contract.redaction import without_secrets
 from nightshift.core.errors import bounded
 
 MAX_SPEC_BYTES: Final = 100_000
@@ -37,6 +38,8 @@ MAX_START_AGE: Final = timedelta(hours=1)
 """How late a scheduled start may come; after that nobody waits for it any more."""
 
 _PLACEHOLDERS: Final = {"{date}": "%Y%m%d", "{time}": "%H%M"}
+_QUOTED = re.compile(r"""('(?:.|<[a-z ]+>)')|'[^']*'|"[^"]*\"""", re.DOTALL)
+"""Its first group is what a parser itself puts into quotes: a character, or the name of a token."""
 _STRING, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
@@ -54,32 +57,48 @@ def read_request(body: bytes) -> dict[str, Any] | list[FieldError]:
         data = loader.construct_document(node)
         return _plain(data) if isinstance(data, dict) else [_wrong("its top must be a mapping with names as keys")]
     except yaml.YAMLError as error:
-        return [_wrong(f"it is neither YAML nor JSON: {' '.join(str(error).split())}")]
+        return [_wrong(f"it is neither YAML nor JSON: {_without_content(error)}")]
     except RecursionError:
         return [_wrong("it is nested too deeply")]
+    except _Unfit as error:
+        return [_wrong(f"it holds a value that cannot be read: {error}")]
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         # What SafeLoader's constructors say to a date without a day, a number without digits, a key that is a list.
-        return [_wrong(f"it holds a value that cannot be read: {' '.join(str(error).split())}")]
+        return [_wrong(f"it holds a value that cannot be read: {_without_content(error)}")]
     finally:
         if loader is not None:
             loader.dispose()
 
 
+class _Unfit(ValueError):
+    """What this module itself says to a value."""
+
+
+def _without_content(error: Exception) -> str:
+    """What a parser says, and where, but nothing of what the file holds: somebody may have put a password into it."""
+    said, where = str(error), ""
+    if isinstance(error, yaml.MarkedYAMLError):
+        said, mark = error.problem or error.context or "it cannot be read", error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
+    shown = _QUOTED.sub(lambda found: found[1] or "[...]", said)
+    return " ".join(f"{shown}{where}".split())
+
+
 def _wrong(problem: str) -> FieldError:
-    return FieldError(field="file", problem=bounded(problem, 300))
+    return FieldError(field="file", problem=bounded(without_secrets(problem), 300))
 
 
 def _measure(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
-    """How many values a node stands for, aliases counted as often as they are used. Raises ValueError past the bound."""
+    """How many values a node stands for, aliases counted as often as they are used. Raises _Unfit past the bound."""
     here = id(node)
     if here in known:
         return known[here]
     if here in above:
-        raise ValueError("a part of it contains itself")
+        raise _Unfit("a part of it contains itself")
     count = 1
     if isinstance(node, yaml.ScalarNode):
         if node.tag != _STRING and len(node.value) > MAX_PLAIN:
-            raise ValueError(f"a number or date of {len(node.value):,} characters")
+            raise _Unfit(f"a number or date of {len(node.value):,} characters")
     else:
         above.add(here)
         parts = node.value
@@ -89,7 +108,7 @@ def _measure(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
         for part in parts:
             count += _measure(part, known, above)
             if count > MAX_VALUES:
-                raise ValueError(f"with its aliases it holds more than {MAX_VALUES:,} values")
+                raise _Unfit(f"with its aliases it holds more than {MAX_VALUES:,} values")
         above.discard(here)
     known[here] = count
     return count
@@ -103,9 +122,9 @@ def _given_once(node: yaml.MappingNode) -> None:
         if not isinstance(key, yaml.ScalarNode):
             continue
         if key.tag == _MERGE:
-            raise ValueError(f"<< is not read: write the fields out (line {key.start_mark.line + 1})")
+            raise _Unfit(f"<< is not read: write the fields out (line {key.start_mark.line + 1})")
         if (key.tag, key.value) in seen:
-            raise ValueError(f"{key.value[:100]!r} is given twice (line {key.start_mark.line + 1})")
+            raise _Unfit(f"{key.value[:100]!r} is given twice (line {key.start_mark.line + 1})")
         seen.add((key.tag, key.value))
 
 
