@@ -28,7 +28,7 @@ TEMPLATE = HERE / "probe" / "template.yaml"
 ROLE = "arn:aws:iam::123456789012:role/machine"
 
 
-def eventually(look: Callable[[], Any], seconds: float = 8.0) -> Any:
+def eventually(look: Callable[[], Any], seconds: float = 30.0) -> Any:
     """The first truthy value of ``look``; fails when there is none in time."""
     deadline = time.monotonic() + seconds
     while True:
