@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import traceback
 from collections.abc import Iterator
 from typing import Final
@@ -33,6 +34,20 @@ _WORKER_ERRORS: Final = frozenset(
         "OwnerDiedError",
         "ObjectLostError",
         "LocalRayletDiedError",
+    }
+)
+_HTTP_CLIENTS: Final = frozenset({"aiohttp", "httpx", "httpx2"})
+"""Packages by which the driver talks to the engines while episodes are played: a node that goes away is seen by them first."""
+_ENGINE_GONE: Final = frozenset(
+    {
+        "ClientConnectionError",  # aiohttp's: not connected, disconnected, reset, timed out
+        "ClientPayloadError",
+        "ConnectError",  # from here on httpx's
+        "ReadError",
+        "WriteError",
+        "CloseError",
+        "TimeoutException",
+        "RemoteProtocolError",
     }
 )
 
@@ -156,6 +171,8 @@ def classify(error: BaseException) -> JobError:
         known = _known(one)
         if known is not None:
             return known
+    if any(isinstance(one, TimeoutError) for one in _chain(error)):  # bare, as aiohttp's for a whole request
+        return EngineFailure(f"an inference engine, or what else was waited for, did not answer: {_last_lines(error)}")
     return CodeError(_last_lines(error))
 
 
@@ -166,6 +183,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         last = inner[-1]
         carried = getattr(last, "cause", None)
         deeper = carried if isinstance(carried, BaseException) else last.__cause__
+        if deeper is not carried and _http_names(last):  # beneath is a socket's error, which looks like a disk's
+            break
         if deeper is None or deeper in inner:
             break
         inner.append(deeper)
@@ -181,6 +200,8 @@ def _known(error: BaseException) -> JobError | None:
         return error
     names = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
+    if _http_names(error) & _ENGINE_GONE or _is_no_answer(error):
+        return EngineFailure(f"an inference engine cannot be reached ({type(error).__name__}): {text}")
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return HostOutOfMemory(f"out of main memory: {text}")
     if isinstance(error, OSError) and error.errno in _STORAGE_FULL:
@@ -194,6 +215,8 @@ def _known(error: BaseException) -> JobError | None:
     said = cause_of_text(f"{type(error).__name__}: {text}")
     if said is not None and said is not OutcomeCause.WORKER_LOST:
         return by_cause(said, text)
+    if (_http_status(error) or 0) >= 500:
+        return EngineFailure(f"an inference engine answered with a fault ({type(error).__name__}): {text}")
     if "OutOfMemoryError" in names:
         return _out_of_memory(error)
     if said is OutcomeCause.WORKER_LOST or names & _WORKER_ERRORS or "GetTimeoutError" in names:
@@ -212,6 +235,31 @@ def _out_of_memory(error: BaseException) -> JobError:
     if type(error).__module__.split(".", 1)[0] == "ray":
         return HostOutOfMemory(f"out of main memory: {error}")
     return OutOfMemory(f"out of memory: {error}")
+
+
+def _http_names(error: BaseException) -> set[str]:
+    """Of those of an exception's classes that an HTTP client has defined."""
+    return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _HTTP_CLIENTS}
+
+
+def _http_status(error: BaseException) -> int | None:
+    """The status of an answer that an HTTP client has raised; None for any other exception."""
+    names = _http_names(error)
+    if "ClientResponseError" in names:
+        status = getattr(error, "status", None)
+    elif "HTTPStatusError" in names:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+    else:
+        return None
+    return status if isinstance(status, int) else None
+
+
+def _is_no_answer(error: BaseException) -> bool:
+    """An HTTP client could not read an answer as JSON: that of a proxy whose engine is gone. SkyRL raises it as it is."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(str(one.f_globals.get("__name__")).partition(".")[0] in _HTTP_CLIENTS for one in frames)
 
 
 def _client_code(error: BaseException) -> str | None:

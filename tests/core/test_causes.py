@@ -87,7 +87,30 @@ def test_a_head_that_was_preempted_or_ran_out_of_memory_is_no_mere_lost_head() -
     assert judged(killed, JobState.MISSING).cause is EndCause.HOST_OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("sure", [OutcomeCause.CODE_ERROR, OutcomeCause.BAD_CONFIGURATION, OutcomeCause.STORAGE_FULL])
+def test_an_error_of_the_code_while_an_instance_of_the_run_is_lost_is_that_loss_and_does_not_end_the_run() -> None:
+    told = outcome(OutcomeCause.CODE_ERROR, exit_code=70, step=0, message="JSONDecodeError: line 1 column 1")
+    gone = cluster("i-head", "i-w1", "i-w3", "i-new")
+    for view, cause, node in (
+        (gone, EndCause.NODE_LOST, "i-w2"),
+        (with_pod("i-w2", ready=False, disruption=TAINT), EndCause.WORKER_FAILED, "i-w2"),
+        (replace(cluster(), silent_instances=frozenset({"i-w2"})), EndCause.WORKER_FAILED, "i-w2"),
+        (with_pod("i-w2", ready=False, disruption=PREEMPTION), EndCause.PREEMPTED, None),
+        (with_pod("i-w2", ended="OOMKilled, exit code 137"), EndCause.HOST_OUT_OF_MEMORY, None),
+    ):
+        decision = judged(view, outcome=told)
+        assert (decision.verb, decision.cause, decision.node) == (Verb.RECOVER, cause, node)
+        assert "JSONDecodeError" in decision.why, "what the job said is kept"
+
+
+def test_an_error_of_the_code_on_whole_nodes_must_not_be_tried_again_before_the_first_new_step() -> None:
+    told = outcome(OutcomeCause.CODE_ERROR, exit_code=70, step=0)
+    strange = replace(cluster(), silent_instances=frozenset({"i-stranger"}))
+    for view in (cluster(), strange, replace(cluster(), unhealthy_instances=frozenset({"i-w2"}))):
+        decision = judged(view, outcome=told)
+        assert (decision.verb, decision.cause) == (Verb.FAILED, EndCause.CODE_ERROR)
+
+
+@pytest.mark.parametrize("sure", [OutcomeCause.BAD_CONFIGURATION, OutcomeCause.STORAGE_FULL])
 def test_what_the_job_knows_for_sure_must_not_be_explained_away_by_a_pod(sure: OutcomeCause) -> None:
     view = with_pod("i-w2", ended="OOMKilled, exit code 137", disruption=PREEMPTION)
     assert judged(view, outcome=outcome(sure, exit_code=70)).cause == EndCause(sure.value)

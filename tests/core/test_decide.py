@@ -110,15 +110,20 @@ def test_what_the_job_says_is_done_about_its_failure_as_the_policy_says(cause: O
     assert decision.ask is (expected if action is Action.ASK else None)
 
 
-def test_a_lost_node_explains_a_lost_worker_but_never_a_code_error() -> None:
-    lost = Observation(
-        REPLACED, JobView(JobState.FAILED), outcome=outcome(OutcomeCause.WORKER_LOST), signals=(NODE_EVENT,)
-    )
-    assert judge(lost).cause is EndCause.NODE_REPLACED
-    wrong = Observation(
-        REPLACED, JobView(JobState.FAILED), outcome=outcome(OutcomeCause.CODE_ERROR), signals=(NODE_EVENT,)
-    )
-    assert judge(wrong).cause is EndCause.CODE_ERROR
+@pytest.mark.parametrize("cause", [c for c in OutcomeCause if not c.is_success])
+def test_a_lost_node_explains_what_a_node_can_cause_and_an_error_of_the_code_and_nothing_else(
+    cause: OutcomeCause,
+) -> None:
+    """An error of the code too: over HTTP a node that is gone is just any exception."""
+    said = outcome(cause, exit_code=70, step=0)
+    decision = judge(Observation(REPLACED, JobView(JobState.FAILED), outcome=said, signals=(NODE_EVENT,)))
+    end = from_outcome(cause)
+    if POLICIES[end].by_node or cause in (OutcomeCause.CODE_ERROR, OutcomeCause.STOPPED_ON_REQUEST):
+        assert (decision.verb, decision.cause, decision.node) == (Verb.RECOVER, EndCause.NODE_REPLACED, "i-w3")
+    else:
+        assert decision.cause is end
+    on_whole_nodes = judge(Observation(cluster(), JobView(JobState.FAILED), outcome=said))
+    assert on_whole_nodes.cause is end, "without a loss it must stay what the job says"
 
 
 def test_a_job_that_ray_forgot_is_a_lost_head() -> None:

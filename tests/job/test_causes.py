@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import json
+import os
+import types
 from typing import Any
 
+import aiohttp
+import httpx2
 import pytest
 import ray.exceptions
 import torch
+from aiohttp import web
 from botocore.exceptions import ClientError
 
 from nightshift.contract.failures import cause_of_text
@@ -148,6 +155,106 @@ def test_a_real_exception_has_its_cause_also_inside_rays_wrapper(error: Any, cau
     assert classify(error).outcome is cause
     wrapped = ray.exceptions.RayTaskError("train", f"Traceback\n{type(error).__name__}: {error}", error)
     assert classify(wrapped.as_instanceof_cause()).outcome is cause
+
+
+# What the driver sees of an engine whose node is gone
+
+
+async def _answer(request: web.Request) -> web.StreamResponse:
+    """A server that goes wrong in the way that the path names."""
+    match request.match_info["how"]:
+        case "proxy":
+            return web.Response(status=502, text="<html>Bad Gateway</html>", content_type="text/html")
+        case "slow":
+            await asyncio.sleep(5)
+        case "drop":
+            assert request.transport is not None
+            request.transport.abort()
+        case "half":
+            begun = web.StreamResponse(headers={"Content-Length": "100"})
+            await begun.prepare(request)
+            await begun.write(b"{")
+            assert request.transport is not None
+            request.transport.abort()
+            return begun
+        case status:
+            return web.json_response({"error": {"message": f"the code says {status}"}}, status=int(status))
+    return web.json_response({})
+
+
+async def _seen(way: str) -> BaseException:
+    """What a driver's HTTP client raises there. ``way``: the client and what goes wrong."""
+    client, how = way.split(" ", 1)
+    app = web.Application()
+    app.router.add_get("/{how}", _answer)
+    server = web.AppRunner(app, shutdown_timeout=0.1)
+    await server.setup()
+    try:
+        await web.TCPSite(server, "127.0.0.1", 0).start()
+        port = server.addresses[0][1]
+        if how == "refused":
+            await server.cleanup()
+        url = f"http://127.0.0.1:{port}/{how.split()[0]}"
+        seconds = 0.1 if how.startswith("slow") else 5.0
+        with pytest.raises(Exception) as raised:
+            await (_by_aiohttp(url, seconds, "whole" in how) if client == "aiohttp" else _by_httpx(url, seconds))
+        return raised.value
+    finally:
+        await server.cleanup()
+
+
+async def _by_aiohttp(url: str, seconds: float, whole: bool) -> Any:
+    """As SkyRL's RemoteInferenceClient reads an answer."""
+    timeout = aiohttp.ClientTimeout(total=seconds) if whole else aiohttp.ClientTimeout(sock_read=seconds)
+    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+        body = await answer.json(content_type=None)
+        answer.raise_for_status()
+        return body
+
+
+async def _by_httpx(url: str, seconds: float) -> Any:
+    async with httpx2.AsyncClient(timeout=seconds) as session:
+        answer = await session.get(url)
+        answer.raise_for_status()
+        return answer.json()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        *(f"aiohttp {how}" for how in ("refused", "drop", "half", "slow", "slow whole", "503", "proxy")),
+        *(f"httpx {how}" for how in ("refused", "drop", "half", "slow", "503", "proxy")),
+    ],
+)
+def test_an_engine_that_is_gone_is_no_error_of_the_code_whatever_its_http_client_raises(way: str) -> None:
+    seen = asyncio.run(_seen(way))
+    told = classify(seen)
+    assert (told.outcome, told.exit_code) == (OutcomeCause.ENGINE_FAILURE, 75), repr(seen)
+    assert type(seen).__name__ in str(told)
+
+
+@pytest.mark.parametrize("way", ["aiohttp 422", "httpx 422"])
+def test_a_request_that_an_engine_refuses_must_stay_an_error_of_the_code(way: str) -> None:
+    assert classify(asyncio.run(_seen(way))).outcome is OutcomeCause.CODE_ERROR
+
+
+def test_a_lost_connection_is_no_disk_that_is_gone_and_an_engines_own_words_are_believed() -> None:
+    key: Any = types.SimpleNamespace(host="10.1.4.17", port=8000, ssl=True)
+    for number in (errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN):
+        beneath = OSError(number, os.strerror(number))
+        lost = aiohttp.ClientConnectorError(key, beneath)
+        lost.__cause__ = beneath
+        told = classify(lost)
+        assert told.outcome is OutcomeCause.ENGINE_FAILURE and "10.1.4.17" in str(told)
+    request: Any = types.SimpleNamespace(real_url="http://10.1.4.17:8000")
+    said = aiohttp.ClientResponseError(request, (), status=500, message="CUDA out of memory. Tried to allocate 2 GiB")
+    assert classify(said).outcome is OutcomeCause.GPU_OUT_OF_MEMORY
+
+
+def test_json_of_the_task_that_cannot_be_read_must_stay_an_error_of_the_code() -> None:
+    with pytest.raises(ValueError, match="Expecting value") as raised:
+        json.loads("red")
+    assert classify(raised.value).outcome is OutcomeCause.CODE_ERROR
 
 
 # Smaller values

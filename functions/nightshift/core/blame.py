@@ -27,7 +27,7 @@ def blamed_instance(cause: EndCause, seen: Observation, lost: str | None, text: 
     if lost is not None:
         return lost
     hosts = set(seen.cluster.instances)
-    troubled = sorted(seen.cluster.unhealthy_instances & hosts) or sorted(_instances_that_end(seen))
+    troubled = sorted(seen.cluster.unhealthy_instances & hosts) or sorted(instances_that_end(seen))
     if troubled:
         return troubled[0]
     named = {p.instance_id for p in seen.cluster.pods if not p.is_head and p.instance_id and _names(text, p)}
@@ -59,7 +59,8 @@ def after_blame(blamed: Sequence[str], node: str | None) -> tuple[tuple[str, ...
     return now, node if now.count(node) == TIMES else None
 
 
-def _instances_that_end(seen: Observation) -> set[str]:
+def instances_that_end(seen: Observation) -> set[str]:
+    """Instances that host a pod which Kubernetes drops because its node is dead."""
     return {p.instance_id for p in seen.cluster.pods if p.instance_id and p.disruption and _node_ends(p)}
 
 

@@ -9,7 +9,7 @@ from nightshift.contract.control import ControlCommand
 from nightshift.contract.failures import cause_of_text
 from nightshift.contract.job import OutcomeCause
 from nightshift.contract.spec import RunSpec
-from nightshift.core.blame import blamed_instance, out_of_memory, taken_away
+from nightshift.core.blame import blamed_instance, instances_that_end, out_of_memory, taken_away
 from nightshift.core.budgets import crash_loop, recoveries_spent, spent_budget, spent_recoveries
 from nightshift.core.causes import POLICIES, Action, EndCause, from_outcome
 from nightshift.core.decision import Decision, Verb
@@ -23,6 +23,9 @@ from nightshift.core.run import Run
 
 VAGUE = frozenset({EndCause.WORKER_FAILED, EndCause.EVIDENCE_MISSING, EndCause.STOPPED, EndCause.HEAD_LOST})
 """What is said where nobody knows better: what the pods tell is then believed before it."""
+
+SEEN_FROM_AFAR = frozenset({EndCause.CODE_ERROR})
+"""What the job says also where it was another's node that failed: over HTTP a node that is gone is just any exception."""
 
 
 def decide_attempt(run: Run, spec: RunSpec, seen: Observation, now: datetime) -> Decision:
@@ -128,15 +131,18 @@ def _loss(run: Run, seen: Observation, lost: str) -> tuple[EndCause, str]:
 
 def _refined(run: Run, seen: Observation, cause: EndCause, message: str) -> tuple[EndCause, str]:
     """What cluster and pods know better: a node that is gone, a pod that was taken away or killed for its memory. What the
-    job knows for sure (its configuration, its code, its checkpoints) no pod can explain away."""
+    job knows for sure (its configuration, its checkpoints, a full disk) no pod can explain away."""
+    if not POLICIES[cause].by_node and cause not in VAGUE | SEEN_FROM_AFAR:
+        return cause, message
     lost, kueue = lost_instance(run, seen), preempted(run, seen.cluster)
-    if kueue is not None and (POLICIES[cause].by_node or cause in VAGUE):
+    if kueue is not None:
         return EndCause.PREEMPTED, f"{kueue}; {message}"
-    if lost is not None and (POLICIES[cause].by_node or cause in VAGUE):
+    if lost is not None:
         gone, why = _loss(run, seen, lost)
         return gone, f"{why}; {message}"
-    if not POLICIES[cause].by_node and cause not in VAGUE:
-        return cause, message
+    dying = sorted(instances_that_end(seen) | (seen.cluster.silent_instances & set(seen.cluster.instances)))
+    if dying and cause in SEEN_FROM_AFAR:  # its pods are still listed
+        cause, message = EndCause.WORKER_FAILED, f"instance {dying[0]} does not answer; {message}"
     return _by_pods(run, seen, cause, message)
 
 
