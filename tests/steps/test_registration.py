@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from threading import Event
 from typing import Any
 
 import boto3
@@ -13,13 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.adapters.model_registry import SageMakerRegistry
+from nightshift.adapters.threads import at_once
 from nightshift.contract.evals import EvalSet
 from nightshift.contract.events import Stage
 from nightshift.core.errors import PermanentError, TransientError
 from nightshift.core.registration import MAX_VALUE, Registration, registration, value_of
 from nightshift.core.run import Awaiting, RunState
-from nightshift.steps.ending import notify, release
+from nightshift.handlers import wiring
+from nightshift.handlers.settings import ControllerSettings
+from nightshift.steps import registering
+from nightshift.steps.ending import abandon, notify, release
 from nightshift.steps.publish import publish, verify
+from nightshift.steps.requests import Fault
 from tests.builders import NOW, run, spec, spec_json
 from tests.report.support import evaluated, manifest, provenance
 from tests.steps.test_run import finish_attempt, put_results
@@ -180,7 +187,7 @@ class Breaking:
 def test_a_registry_that_fails_is_told_and_the_run_succeeds(world: World) -> None:
     succeeded(world, None, model_package_group=GROUP)
     told: list[str] = []
-    for registry, seconds in ((Refusing(), 40.0), (Breaking(), 40.0), (None, 40.0), (Refusing(), 3.0)):
+    for registry, seconds in ((Refusing(), 40.0), (Breaking(), 40.0), (None, 40.0), (Refusing(), 19.0)):
         world.ports = replace(world.ports, registry=registry, remaining=lambda left=seconds: left)
         assert verify(world.ports, step("verify")).decision == "ready"
         told.append(world.run().registration_problem)
@@ -202,3 +209,77 @@ def test_a_run_that_names_no_group_touches_no_registry(world: World) -> None:
 
     assert world.run().model_package is None and not world.run().registration_problem
     assert not [what for what in trail(world) if "model package" in what]
+
+
+@pytest.fixture
+def silent() -> Iterator[Any]:
+    """A registry that does not answer before the test is over."""
+    over = Event()
+
+    class Silent:
+        def register(self, wanted: Registration) -> str:
+            over.wait(60)
+            return "arn:late"
+
+    yield Silent()
+    over.set()
+
+
+def test_a_registry_that_does_not_answer_is_not_waited_for_and_the_run_succeeds(
+    world: World, silent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    succeeded(world, silent, model_package_group=GROUP)
+    world.ports = replace(world.ports, together=at_once)
+    monkeypatch.setattr(registering, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(registering, "LEAST_SECONDS", 0.1)
+
+    assert verify(world.ports, step("verify")).decision == "ready"
+
+    ended = world.run()
+    assert (ended.verdict, ended.published, ended.model_package) == (RunState.SUCCEEDED, True, None)
+    assert "did not answer" in ended.registration_problem and GROUP in ended.registration_problem
+
+
+def test_what_a_registration_may_take_leaves_the_step_its_own_time(world: World) -> None:
+    asked: list[float] = []
+
+    def together(calls: Any, seconds: float) -> dict[str, str]:
+        asked.append(seconds)
+        return {}
+
+    succeeded(world, Breaking(), model_package_group=GROUP)
+    for left in (300.0, 30.0, 20.0, 19.0):
+        world.ports = replace(world.ports, together=together, remaining=lambda left=left: left)
+        verify(world.ports, step("verify"))
+
+    assert asked == [20.0, 15.0, 5.0]
+
+
+def test_the_controllers_registry_asks_with_short_deadlines_and_one_repeat(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    names = {str(field.alias): "some-name" for field in ControllerSettings.model_fields.values()}
+    settings = ControllerSettings.model_validate(names | {"LOOK_SECONDS_ATTEMPT": 60, "AWS_REGION": REGION})
+    registry = wiring.controller_ports(settings, lambda: 40.0).registry
+    assert isinstance(registry, SageMakerRegistry)
+
+    config = registry._client().meta.config
+
+    for kept in (wiring.client, wiring.table):  # they belong to this test's account
+        kept.cache_clear()
+    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (3, 5, 2)
+
+
+def test_a_success_that_was_read_back_stays_one_whatever_breaks_after_it(world: World) -> None:
+    succeeded(world)
+    verify(world.ports, step("verify"))
+
+    abandon(world.ports, step("abandon", error=Fault(Error="Sandbox.Timedout", Cause="50.00 seconds")))
+
+    assert (world.run().verdict, "controller fault" in trail(world)) == (RunState.SUCCEEDED, True)
+    release(world.ports, step("release"))
+    notify(world.ports, step("notify"))
+    assert world.run().state is RunState.SUCCEEDED
+    [told] = [event for event in world.stages.events if event.stage in (Stage.FINISHED, Stage.FAILED)]
+    assert told.stage is Stage.FINISHED and "50.00 seconds" not in told.sentence

@@ -32,11 +32,14 @@ BOTO = Config(
     connect_timeout=5, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"}, max_pool_connections=16
 )
 
+REGISTRY = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2, "mode": "standard"})
+"""Several calls have to fit into what a step has left: a slow SageMaker is told, and not waited for."""
+
 
 @lru_cache(maxsize=16)
-def client(service: str) -> Any:
+def client(service: str, config: Config = BOTO) -> Any:
     """A boto3 client with the function's own role."""
-    return boto3.client(service, config=BOTO)
+    return boto3.client(service, config=config)
 
 
 @lru_cache(maxsize=1)
@@ -288,5 +291,5 @@ def controller_ports(
         sleep=plain.sleep,
         remaining=remaining,
         together=at_once,
-        registry=SageMakerRegistry(lambda: client("sagemaker"), settings.region, settings.bucket),
+        registry=SageMakerRegistry(lambda: client("sagemaker", REGISTRY), settings.region, settings.bucket),
     )

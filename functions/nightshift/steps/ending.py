@@ -25,12 +25,13 @@ MAX_CURVE = 200
 
 
 def abandon(ports: Ports, request: StepRequest) -> Reply:
-    """A fault of the controller itself. A verdict of failure that stands already keeps its better reason."""
+    """A fault of the controller itself. A verdict of failure that stands already keeps its better reason, and a success
+    that was published and read back stays one."""
     run = ports.runs.load(request.run_id, request.k)
     fault = request.error or Fault()
     why = bounded(f"{fault.error}: {told(fault.cause)}", 600)
     changes: dict[str, Any] = {}
-    if run.verdict in (None, RunState.SUCCEEDED):
+    if _may_become_failed(run):
         changes = {
             "verdict": RunState.FAILED,
             "cause": EndCause.CONTROLLER_FAULT,
@@ -40,6 +41,11 @@ def abandon(ports: Ports, request: StepRequest) -> Reply:
     run = ports.runs.update(run, state=RunState.PUBLISHING, **changes, **next_shift(run))
     audit(ports, run.run_id, "step", "controller fault", detail=why)
     return Reply(decision=RunState.FAILED.value, shift=str(run.shift_seq))
+
+
+def _may_become_failed(run: Run) -> bool:
+    """No verdict stands yet, or one of success that nobody has read back."""
+    return run.verdict is None or (run.verdict is RunState.SUCCEEDED and not run.published)
 
 
 def _end_open_attempt(ports: Ports, run: Run, why: str) -> None:
@@ -183,8 +189,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
         emit_final(ports, run)
         return False
     why = bounded(f"the state machine ended as {status}: {told(error)}", 600)
-    proven = run.verdict is RunState.SUCCEEDED and run.published
-    if run.verdict is None or (run.verdict is RunState.SUCCEEDED and not proven):
+    if _may_become_failed(run):
         run = ports.runs.update(
             run,
             verdict=RunState.FAILED,

@@ -7,13 +7,17 @@ from nightshift.contract.publication import Manifest, Provenance
 from nightshift.contract.reading import read_document
 from nightshift.contract.spec import RunSpec
 from nightshift.core.errors import bounded
-from nightshift.core.registration import registration
+from nightshift.core.registration import Registration, registration
 from nightshift.core.run import Run
 from nightshift.steps.common import audit
-from nightshift.steps.ports import Ports
+from nightshift.steps.ports import Ports, Registry
 
-LEAST_SECONDS = 15.0
+MOST_SECONDS = 20.0
 """What a registration may take of an invocation, the SDK's import included."""
+LEAST_SECONDS = 5.0
+"""With less it is not begun."""
+KEPT_SECONDS = 15.0
+"""Of the invocation's time, for what the step itself still writes."""
 
 
 def register(ports: Ports, run: Run, manifest: Manifest) -> Run:
@@ -42,6 +46,27 @@ def _registered(ports: Ports, run: Run, manifest: Manifest, spec: RunSpec) -> st
         return None
     if ports.registry is None:
         raise RuntimeError("this function has no model registry")
-    if ports.remaining() < LEAST_SECONDS:
+    seconds = min(MOST_SECONDS, ports.remaining() - KEPT_SECONDS)
+    if seconds < LEAST_SECONDS:
         raise RuntimeError("reading the publication back left no time for it")
-    return ports.registry.register(wanted)
+    return _within(ports, ports.registry, wanted, seconds)
+
+
+def _within(ports: Ports, registry: Registry, wanted: Registration, seconds: float) -> str:
+    """The package's ARN. Raises what the registry raises, and RuntimeError where it has not answered by then."""
+    made: list[str] = []
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            made.append(registry.register(wanted))
+        except Exception as error:  # noqa: BLE001 - told by the one who waits
+            failed.append(error)
+
+    ports.together({"registration": ask}, seconds)
+    if failed:
+        raise failed[0]
+    if not made:
+        late = f"a package that it makes late is in group {wanted.group} all the same"
+        raise RuntimeError(f"SageMaker did not answer within {seconds:.0f} s; {late}")
+    return made[0]
