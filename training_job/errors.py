@@ -19,8 +19,32 @@ _STORAGE_GONE: Final = frozenset(
 _EXPIRED_CODES: Final = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidToken", "TokenRefreshRequired"}
 )
+_BUSY_CODES: Final = frozenset(
+    {
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "RequestTimeout",
+        "InternalError",
+        "InternalServiceError",
+        "ServiceUnavailable",
+    }
+)
+"""Of a service of AWS that is there and cannot answer now; some of them come with a status of 400."""
 _NETWORK_ERRORS: Final = frozenset(
-    {"EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "HTTPClientError"}
+    {
+        "EndpointConnectionError",
+        "ConnectTimeoutError",
+        "ReadTimeoutError",
+        "ConnectionClosedError",
+        "HTTPClientError",
+        "SSLError",
+        "ProxyConnectionError",
+        "ResponseStreamingError",
+        "IncompleteReadError",
+        "FlexibleChecksumError",
+    }
 )
 _CREDENTIAL_ERRORS: Final = frozenset({"NoCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"})
 _WORKER_ERRORS: Final = frozenset(
@@ -212,6 +236,8 @@ def _known(error: BaseException) -> JobError | None:
         return CredentialsExpired(f"AWS credentials are missing or expired: {text}")
     if names & _NETWORK_ERRORS:
         return StorageUnreachable(f"S3 does not answer: {text}")
+    if _client_code(error) in _BUSY_CODES or (status := _client_status(error)) == 429 or status >= 500:
+        return StorageUnreachable(f"AWS cannot answer now: {text}")
     said = cause_of_text(f"{type(error).__name__}: {text}")
     if said is not None and said is not OutcomeCause.WORKER_LOST:
         return by_cause(said, text)
@@ -265,6 +291,13 @@ def _is_no_answer(error: BaseException) -> bool:
 def _client_code(error: BaseException) -> str | None:
     response = getattr(error, "response", None)
     return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+
+
+def _client_status(error: BaseException) -> int:
+    """Of the answer that botocore has raised; 0 for any other exception."""
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    return status if isinstance(status, int) else 0
 
 
 def _last_lines(error: BaseException) -> str:

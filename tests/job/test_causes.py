@@ -6,15 +6,20 @@ import asyncio
 import errno
 import json
 import os
+import threading
 import types
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import aiohttp
+import boto3
 import httpx2
 import pytest
 import ray.exceptions
 import torch
 from aiohttp import web
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from nightshift.contract.failures import cause_of_text
@@ -255,6 +260,105 @@ def test_json_of_the_task_that_cannot_be_read_must_stay_an_error_of_the_code() -
     with pytest.raises(ValueError, match="Expecting value") as raised:
         json.loads("red")
     assert classify(raised.value).outcome is OutcomeCause.CODE_ERROR
+
+
+# What the job sees of S3 and of Secrets Manager when they are not well
+
+
+class _Aws(BaseHTTPRequestHandler):
+    """Answers in the way that the first part of the path, or the secret's name, says: ``STATUS-CODE``, or a broken body."""
+
+    def do_GET(self) -> None:
+        how = self.path.strip("/").split("/")[-1].split("?")[0]
+        if how == "half":
+            self._answer(200, b"half", {"Content-Length": "100"})
+        elif how == "torn":
+            self._answer(200, b"torn", {"x-amz-checksum-crc32": "AAAAAA=="})
+        else:
+            status, _, code = how.partition("-")
+            self._answer(
+                int(status), f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode() if code else b""
+            )
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, _, code = asked["SecretId"].partition("-")
+        self._answer(int(status), json.dumps({"__type": code, "message": "m"}).encode())
+
+    def _answer(self, status: int, body: bytes, more: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | (more or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Aws)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+def _asked(service: str, how: str, url: str) -> BaseException:
+    """What boto3 raises there once it has given up."""
+    config = Config(
+        retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=5, s3={"addressing_style": "path"}
+    )
+    client: Any = boto3.client(
+        service,
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+        config=config,
+    )
+    with pytest.raises(Exception) as raised:
+        if service == "s3":
+            client.get_object(Bucket="bucket", Key=how, ChecksumMode="ENABLED")["Body"].read()
+        else:
+            client.get_secret_value(SecretId=how)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("service", "how"),
+    [
+        ("s3", "503-SlowDown"),
+        ("s3", "500-InternalError"),
+        ("s3", "502"),
+        ("s3", "429"),
+        ("s3", "400-RequestTimeout"),
+        ("s3", "half"),
+        ("s3", "torn"),
+        ("secretsmanager", "500-InternalServiceError"),
+        ("secretsmanager", "400-ThrottlingException"),
+    ],
+)
+def test_a_service_that_cannot_answer_now_is_no_error_of_the_code(aws: str, service: str, how: str) -> None:
+    seen = _asked(service, how, aws)
+    told = classify(seen)
+    assert (told.outcome, told.exit_code) == (OutcomeCause.STORAGE_UNREACHABLE, 75), repr(seen)
+
+
+def test_tls_that_fails_on_the_way_to_s3_is_a_matter_of_the_network(aws: str) -> None:
+    seen = _asked("s3", "200", aws.replace("http:", "https:"))
+    assert type(seen).__name__ == "SSLError" and classify(seen).outcome is OutcomeCause.STORAGE_UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("service", "how"),
+    [("s3", "403-AccessDenied"), ("s3", "404-NoSuchKey"), ("secretsmanager", "400-ValidationException")],
+)
+def test_what_a_service_refuses_must_not_be_tried_again_as_if_it_were_away(aws: str, service: str, how: str) -> None:
+    assert classify(_asked(service, how, aws)).outcome is OutcomeCause.CODE_ERROR
 
 
 # Smaller values
