@@ -238,6 +238,7 @@ class Rig:
             generator=self.player,
         )
         trainer.dispatch = self.actors
+        self.trained = trainer
         return trainer
 
     def train(self, resumed: int = 0) -> Ended | None:

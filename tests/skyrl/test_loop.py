@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nightshift.contract import Control, ControlCommand, EvalSet, OutcomeCause, RunKeys
-from nightshift.contract.spec import Target
+from nightshift.contract import Control, ControlCommand, EvalSet, OutcomeCause, RunKeys, RunSpec
+from nightshift.contract.spec import SeedData, Target
 from tests.skyrl.rig import MemoryStore, Rig, tiny
 from training_job.checkpoints import steps_on_disk
 from training_job.clock import now
-from training_job.errors import CheckpointUnusable
+from training_job.errors import CheckpointUnusable, CodeError
 from training_job.guard import repair
+from training_job.trainers.skyrl.hooks import HookedTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,67 @@ def test_a_second_attempt_resumes_at_the_saved_step_and_plays_no_eval_twice(tmp_
     assert steps_trained(second) == [3, 4, 5, 6]
     assert [e.step for e in second.job.record.evals if e.eval_set is EvalSet.FIXED] == [4, 6], "step 2 is published"
     assert second.actors.loaded == [str(second.job.paths.checkpoint(2) / "policy")]
+
+
+def four_steps_an_epoch() -> RunSpec:
+    """Eight steps over sixteen mazes, four at a time: an epoch ends where every second checkpoint lies."""
+    spec = tiny(total_steps=8)
+    return spec.model_copy(
+        update={"task": spec.task.model_copy(update={"train": SeedData(kind="seeds", start=10_000, stop=10_016)})}
+    )
+
+
+def died_after_the_save_of_step_4(tmp_path: Path, store: MemoryStore) -> None:
+    first = Rig(four_steps_an_epoch(), tmp_path, store)
+    first.player.fails_at = 5
+    with pytest.raises(RuntimeError, match="the engine died"):
+        first.train()
+
+
+def test_a_resume_at_an_epochs_end_trains_all_steps_that_are_left(tmp_path: Path) -> None:
+    store = MemoryStore()
+    died_after_the_save_of_step_4(tmp_path, store)
+    second = Rig(four_steps_an_epoch(), tmp_path, store, attempt=2, floor=4)
+    assert second.prepared.derived.steps_per_epoch == 4
+    assert second.train(resumed=guarded(second)) is None
+    assert steps_trained(second) == [5, 6, 7, 8]
+    assert second.results.finished().cause is OutcomeCause.FINISHED
+    assert second.trained.total_training_steps == 8, "what the learning rates follow"
+
+
+def test_a_loop_that_ends_before_the_last_step_is_no_finished_run(tmp_path: Path) -> None:
+    store = MemoryStore()
+    died_after_the_save_of_step_4(tmp_path, store)
+    second = Rig(four_steps_an_epoch(), tmp_path, store, attempt=2, floor=4)
+    second.cfg.trainer.epochs = 2  # as many as the steps need, where none is lost to the resume
+    assert second.train(resumed=guarded(second)) is None
+    assert steps_trained(second) == []
+    with pytest.raises(CodeError, match="after step 4 of 8"):
+        second.results.finished()
+
+
+def test_an_epoch_of_one_step_after_too_long_prompts_were_left_out_is_enough_for_every_step(tmp_path: Path) -> None:
+    store, spec = MemoryStore(), tiny(total_steps=4)
+
+    class LongPrompts(Rig):
+        """Of ten batches' rows those of one are short enough for SkyRL."""
+
+        def trainer(self, resumed: int) -> HookedTrainer:
+            file = Path(self.cfg.data.train_data[0])
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            for row in rows[4:]:
+                row["prompt"] = [{"role": "user", "content": "." * self.cfg.trainer.max_prompt_length}]
+            file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            return super().trainer(resumed)
+
+    first = LongPrompts(spec, tmp_path, store)
+    first.player.fails_at = 3
+    with pytest.raises(RuntimeError, match="the engine died"):
+        first.train()
+    second = LongPrompts(spec, tmp_path, store, attempt=2, floor=2)
+    assert second.train(resumed=guarded(second)) is None
+    assert len(second.trained.train_dataloader) == 1
+    assert (steps_trained(second), second.results.finished().cause) == ([3, 4], OutcomeCause.FINISHED)
 
 
 def test_a_start_at_another_step_than_the_guard_prepared_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Derived:
     engines: int
     steps_per_epoch: int
     epochs: int
+    """For people; what SkyRL is told is ``enough_epochs``."""
     rollouts_per_step: int
     mini_batches_per_step: int
     rollouts_per_gpu_and_update: int
@@ -53,6 +54,14 @@ def derive(spec: RunSpec, train_rows: int) -> Derived:
         rollouts_per_gpu_and_update=training.policy_mini_batch_size * training.n_samples_per_prompt // gpus,
         dropped_prompts=training.train_batch_size % even,
     )
+
+
+def enough_epochs(total_steps: int) -> int:
+    """So many that ``max_training_steps`` alone ends SkyRL's loop, and bounds the total that its learning rates follow. An
+    epoch has at least one step, and may have fewer than derived: SkyRL leaves out prompts that are too long. The one more is
+    for a resume from a checkpoint of an epoch's end: its data loader is saved before it knows that it is through, and the
+    first epoch after it is empty."""
+    return total_steps + 1
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ def _trainer(spec: RunSpec, paths: SharedPaths, inputs: Inputs, derived: Derived
         "flash_attn": more.flash_attn,
         "remove_microbatch_padding": False,  # refused by SkyRL's worker for vision-language models
         "seed": training.seed,
-        "epochs": derived.epochs,
+        "epochs": enough_epochs(training.total_steps),
         "max_training_steps": training.total_steps,
         "eval_before_train": True,
         "eval_interval": training.eval_interval,

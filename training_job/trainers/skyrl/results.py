@@ -10,7 +10,7 @@ from typing import Any
 
 from nightshift.contract import Control, EvalSet, EvalSummary, OutcomeCause, Phase
 from training_job.checkpoints import problems_of_files
-from training_job.errors import CheckpointUnusable, StorageUnreachable, classify
+from training_job.errors import CheckpointUnusable, CodeError, StorageUnreachable, classify
 from training_job.exports import adopt_export, publish_export
 from training_job.guard import every_byte, repair
 from training_job.job import Ended, Job
@@ -90,6 +90,16 @@ class Results:
             tokens_per_second=measured.tokens_per_second,
             eta_seconds=self._pace.eta(step),
         )
+
+    def finished(self) -> Ended:
+        """The end after SkyRL's loop. Raises CodeError where it came to its own end before the last step: a recovery goes on
+        from what it saved, and gives up only where that does not get further either."""
+        if self.step < self.total_steps:
+            raise CodeError(
+                f"SkyRL's loop ended by itself after step {self.step} of {self.total_steps}: its data ran out before "
+                "training.total_steps; look at the driver log for what became of task.train's rows"
+            )
+        return Ended(OutcomeCause.FINISHED, f"all {self.total_steps} steps are done")
 
     def pending(self) -> Control | None:
         """A request of the controller that was not carried out yet."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nightshift.contract import EvalSet, OutcomeCause, RunKeys
+from nightshift.contract import EvalSet, RunKeys
 from training_job.adapters import hold_adapter
 from training_job.checkpoints import adapter_of
 from training_job.errors import BadConfiguration
@@ -100,8 +100,9 @@ class SkyRLTrainer:
         except EndTraining as end:
             trainer.flush_pending_metrics()
             return end.ended
+        ended: Ended = results.finished()
         job.say("Training done!")
-        return Ended(OutcomeCause.FINISHED, f"all {job.spec.training.total_steps} steps are done")
+        return ended
 
     def _guard(self) -> int:
         job = self.job
