@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,6 +120,37 @@ def test_progress_has_rates_of_the_generation_and_a_time_to_the_end(tmp_path: Pa
     assert told.eta_seconds == 0.0, "after the last step"
 
 
+class Awake(Engine):
+    """Engines that hold their GPU until they are put to sleep."""
+
+    def __init__(self) -> None:
+        self.asleep = False
+
+    async def sleep(self, *_: Any, **__: Any) -> None:
+        self.asleep = True
+
+    async def wake_up(self, *_: Any, **__: Any) -> None:
+        self.asleep = False
+
+
+def test_where_only_the_proof_was_missing_the_engines_sleep_before_the_policy_is_exported(tmp_path: Path) -> None:
+    store = MemoryStore()
+    Rig(tiny(total_steps=2), tmp_path, store).train()
+    again = Rig(tiny(total_steps=2), tmp_path, store, attempt=2, floor=2)
+    export, asleep = again.actors.save_hf_model, list[bool]()
+    trainer = again.trainer(resumed=2)
+    trainer.inference_engine_client = engines = Awake()
+
+    def exported(model: str, folder: str, tokenizer: Any) -> None:
+        asleep.append(engines.asleep)
+        export(model, folder, tokenizer)
+
+    again.actors.save_hf_model = exported  # type: ignore[method-assign]
+    with pytest.raises(EndTraining, match="were done before"):
+        asyncio.run(trainer.train())
+    assert asleep == [True]
+
+
 class Kept:
     def __init__(self) -> None:
         self.points: list[tuple[int, set[str]]] = []
@@ -131,8 +163,6 @@ class Kept:
 
 def tracked_run(rig: Rig, kept: Kept, resumed: int = 0) -> None:
     """The run with our tracker in the place of SkyRL's, as the experiment puts it there."""
-    import asyncio
-
     tracked = Tracked(lambda: kept, rig.job.paths.tracking / "logged.json")
     trainer = rig.trainer(resumed)
     trainer.tracker = JobTracker(tracked, rig.cfg)

@@ -140,20 +140,25 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
             await self._confirm_best()
         if last and self._results.resumed_step >= self._results.total_steps:
             # Only the proof was missing: SkyRL's loop would train one step more.
+            await self._engines_sleep()
             self.save_models()
             raise EndTraining(Ended(OutcomeCause.FINISHED, f"all {self._results.total_steps} steps were done before"))
         return metrics
 
     async def _complete(self) -> None:
         """What an end at this step needs beside its eval."""
-        if self.colocate_all:
-            await self.inference_engine_client.sleep()  # as SkyRL's loop does before it saves: both do not fit at once
+        await self._engines_sleep()
         if self._saved_step != self.global_step:
             self.save_checkpoints()
         self.save_models()
         if self._holdout_dataset is not None:
             await self.dispatch.save_weights_for_sampler()  # saving has moved the weights off the engines
             await self._eval_holdout()
+
+    async def _engines_sleep(self) -> None:
+        """As SkyRL's loop does before it saves: engines and policy do not fit on a GPU at once."""
+        if self.colocate_all:
+            await self.inference_engine_client.sleep()
 
     async def _confirm_best(self) -> None:
         """The best adapter on the hold-out, once, where it is not the last one: it is loaded over the engines' in the way in
