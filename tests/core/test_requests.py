@@ -83,7 +83,7 @@ WORD = "hunter2-hunter2"
 @pytest.mark.parametrize(
     "text",
     [
-        "password: *W", "password: !W x", "password: 'W", "password: %W", "password: @W", "pw: W: b", "pw: &W! x", "!W!x a",
+        "password: *W", "password: !!W x", "password: 'W", "password: %W", "password: @W", "pw: W: b", "pw: &W! x", "!W!x a",
         "!<W a", "x: !!int W", "x: !!float W", "x: !!bool W", "x: !!timestamp W", "a: 1\nW\nb: 2", "pw: 'W'x W", 'x: "W',
         "x: !!int \"it's 'W\"", "x: !!float \"it's W\"",
     ],
