@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from nightshift.contract.control import Control, ControlCommand
 from nightshift.contract.events import Stage
@@ -185,6 +186,61 @@ def test_a_retry_that_dies_before_it_starts_the_execution_is_carried_on_by_the_r
     done = reconcile(world.ports)
     assert [f.repair for f in done.repairs] == [Repair.START_EXECUTION]
     assert world.executions.started[-1][0] == "maze-1-r2"
+
+
+def retried(http: Http) -> list[str]:
+    return [e["detail"] for e in http.get("/runs/maze-1/events").body["events"] if e["what"] == "retried"]
+
+
+def test_the_trail_says_who_asked_also_where_no_execution_starts_and_asking_again_starts_it(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(http)
+    wish = {"budgets": {"wall_hours": 500}}
+
+    def refused(*_: Any) -> None:
+        raise ClientError({"Error": {"Code": "ThrottlingException"}}, "StartExecution")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(http.world.executions, "start", refused)
+        assert http.post("/runs/maze-1/retry", wish).status >= 500
+    assert len(retried(http)) == 1 and ME in retried(http)[0]
+    http.world.later(5)
+    said = http.post("/runs/maze-1/retry", wish)
+    assert (said.status, said.body["state"]) == (202, "admitted")
+    assert http.world.executions.started[-1][0] == "maze-1-r2" and len(retried(http)) == 1
+
+
+def test_a_repeat_leaves_the_line_that_the_first_could_not_write(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(http)
+    http.post("/runs/maze-1/retry")
+    http.over("maze-1")
+    emit_final(http.world.ports, http.world.run())
+    http.world.later(60)
+
+    def refused(*_: Any) -> None:
+        raise ClientError({"Error": {"Code": "ThrottlingException"}}, "PutItem")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(http.world.runs, "audit", refused)
+        assert http.post("/runs/maze-1/retry").status >= 500
+    assert http.world.executions.started[-1][0] == "maze-1-r2", "what has no line in the trail is not started"
+    assert http.post("/runs/maze-1/retry").status == 202
+    assert http.world.executions.started[-1][0] == "maze-1-r3" and len(retried(http)) == 2
+
+
+def test_the_same_wish_again_is_the_same_retry_while_the_run_goes_on_and_another_is_refused(http: Http) -> None:
+    trained(http)
+    wish = {"budgets": {"wall_hours": 500}}
+    assert http.post("/runs/maze-1/retry", wish).status == 202
+    going_on(http.world)
+    before, started = http.world.run(), list(http.world.executions.started)
+    again = http.post("/runs/maze-1/retry", wish)
+    assert (again.status, again.body["state"]) == (202, "running")
+    assert http.post("/runs/maze-1/retry", {"budgets": {"wall_hours": 501}}).problem == "not-possible"
+    assert (http.world.run(), http.world.executions.started) == (before, started) and len(retried(http)) == 1
+    http.over("maze-1", RunState.SUCCEEDED)
+    assert http.post("/runs/maze-1/retry", wish).status == 409
 
 
 def test_no_retry_while_the_last_message_is_not_sent(http: Http) -> None:

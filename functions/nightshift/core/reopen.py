@@ -43,6 +43,11 @@ def reopening(run: Run, change: Retry, now: datetime) -> dict[str, Any]:
     }
 
 
+def is_repeated(run: Run, change: Retry) -> bool:
+    """Was just this asked for already, and does the run go on with it? Whoever got no answer asks again, and is told the same."""
+    return bool(run.reopenings) and not run.state.is_final and change.after(run.retry) == run.retry
+
+
 def retry_problems(run: Run, spec: RunSpec, change: Retry, gpu_hours: float, now: datetime) -> Sequence[FieldError]:
     """Reasons by field why the run cannot go on with these changes of its spec; ``gpu_hours`` are those of all attempts."""
     lowered = ((name, _lowered(spec, name, value)) for name, value in change.budgets.named().items())

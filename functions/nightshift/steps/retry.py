@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from nightshift.contract.api import Retry
 from nightshift.contract.events import FieldError
 from nightshift.core.errors import NightshiftError, PermanentError, StaleExecution, TransientError, bounded
-from nightshift.core.reopen import REOPENABLE, reopening, retry_problems
-from nightshift.core.run import Run
+from nightshift.core.reopen import REOPENABLE, is_repeated, reopening, retry_problems
+from nightshift.core.run import Run, RunState
 from nightshift.steps.common import audit, execution_name, gpu_hours_of
 from nightshift.steps.control import GAP, TRIES, NoSuchRun, NotPossible
 from nightshift.steps.ports import Ports
+
+RETRIED, NEWEST = "retried", 20
+"""Its line of the trail; how many lines are looked at for it: a run that has not begun again has hardly any after it."""
 
 
 class NotValid(NightshiftError):
@@ -23,12 +26,17 @@ class NotValid(NightshiftError):
 
 
 def retry(ports: Ports, run_id: str, change: Retry, who: str) -> Run:
-    """The record is reopened by one conditional write; then its next execution is started, by the reconciler if this call
-    dies. The owner stays. Raises NoSuchRun, NotPossible, NotValid, TransientError."""
+    """The record is reopened by one conditional write; then the trail says who asked, and its next execution is started, by the
+    reconciler if this call dies. The same wish again, while the run goes on, is that retry. The owner stays. Raises NoSuchRun,
+    NotPossible, NotValid, TransientError."""
     for _ in range(TRIES):
         run = ports.runs.get(run_id)
         if run is None:
             raise NoSuchRun(run_id)
+        if is_repeated(run, change):
+            if run.state is RunState.ADMITTED:  # the first call may have died half-way
+                _go_on(ports, run, change, who)
+            return run
         if run.state not in REOPENABLE:
             raise NotPossible(run_id, f"it is {run.state}: only a failed or cancelled run is retried", _instead(run))
         problems = _problems(ports, run, change)
@@ -41,10 +49,18 @@ def retry(ports: Ports, run_id: str, change: Retry, who: str) -> Run:
             continue
         if reopened is None:
             raise NotPossible(run_id, "its last message has not been sent yet", "Ask again in a minute.")
-        ports.executions.start(execution_name(reopened), {"version": 1, "run_id": run_id, "k": reopened.k})
-        audit(ports, run_id, "person", "retried", detail=f"by {bounded(who, 200)}{_told(change)}")
+        _go_on(ports, reopened, change, who)
         return reopened
     raise TransientError(run_id, f"its record changed {TRIES} times while it was read")
+
+
+def _go_on(ports: Ports, run: Run, change: Retry, who: str) -> None:
+    """The trail comes first: what is started, somebody asked for. Doing it again changes nothing."""
+    since = run.reopened_at or run.created_at
+    lines = ports.runs.audit_trail(run.run_id, NEWEST)
+    if not any(line.what == RETRIED and line.at >= since for line in lines):
+        audit(ports, run.run_id, "person", RETRIED, detail=f"by {bounded(who, 200)}{_told(change)}")
+    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
 
 
 def _problems(ports: Ports, run: Run, change: Retry) -> Sequence[FieldError]:
