@@ -10,10 +10,11 @@ import pytest
 
 from nightshift.contract import Control, ControlCommand, EvalSet, OutcomeCause, RunKeys, RunSpec
 from nightshift.contract.spec import SeedData, Target
+from nightshift.core.causes import POLICIES, Action, from_outcome
 from tests.skyrl.rig import MemoryStore, Rig, tiny
 from training_job.checkpoints import steps_on_disk
 from training_job.clock import now
-from training_job.errors import CheckpointUnusable, CodeError
+from training_job.errors import CheckpointUnusable, CodeError, StorageUnreachable
 from training_job.guard import repair
 from training_job.trainers.skyrl.hooks import HookedTrainer
 
@@ -186,14 +187,35 @@ def test_success_is_the_sum_of_an_episodes_rewards_and_not_pass_at_1(tmp_path: P
 
 def test_a_checkpoint_that_is_not_whole_after_its_save_never_becomes_the_floor(tmp_path: Path) -> None:
     rig = Rig(tiny(), tmp_path, MemoryStore())
+    tear_the_save_of(rig, step=2)
+    with pytest.raises(StorageUnreachable, match="not whole"):
+        rig.train()
+    assert rig.job.reporter.current.saved_step == 0
+
+
+def tear_the_save_of(rig: Rig, step: int) -> None:
     save = rig.actors.save_checkpoint
 
     def truncated(model: str, folder: str, tokenizer: Any) -> None:
         save(model, folder, tokenizer)
-        shard = Path(folder) / "optim_world_size_2_rank_1.pt"
-        shard.write_bytes(shard.read_bytes()[:-100])
+        if f"global_step_{step}/" in folder:
+            shard = Path(folder) / "optim_world_size_2_rank_1.pt"
+            shard.write_bytes(shard.read_bytes()[:-100])
 
     rig.actors.save_checkpoint = truncated  # type: ignore[method-assign]
-    with pytest.raises(CheckpointUnusable, match="not whole"):
-        rig.train()
-    assert rig.job.reporter.current.saved_step == 0
+
+
+def test_a_bad_write_of_one_checkpoint_must_not_give_up_the_run_while_a_whole_one_lies_before_it(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    first = Rig(tiny(), tmp_path, store)
+    tear_the_save_of(first, step=4)
+    with pytest.raises(StorageUnreachable, match="global_step_4 was just saved and is not whole") as ended:
+        first.train()
+    assert POLICIES[from_outcome(ended.value.outcome)].action is Action.RECOVER
+    second = Rig(tiny(), tmp_path, store, attempt=2, floor=first.job.reporter.current.saved_step)
+    assert guarded(second) == 2
+    assert second.train(resumed=2) is None
+    assert steps_trained(second) == [3, 4, 5, 6]
+    assert second.job.reporter.current.saved_step == 6

@@ -13,7 +13,7 @@ import torch
 
 from nightshift.contract import SharedPaths
 from training_job.checkpoints import PARTS, part_file, problems_of_files, write_pointer
-from training_job.errors import CheckpointUnusable
+from training_job.errors import StorageUnreachable
 from training_job.files import sync_tree
 from training_job.policies import lora_of_state
 
@@ -49,7 +49,7 @@ def save_snapshot(paths: SharedPaths, learner: Learner, trainer: TrainerState, b
     """Write a checkpoint, read it back, and only then let the pointer name it; returns its folder.
 
     The folder is filled under a hidden name and renamed when it is whole: what has the name of a step is a checkpoint.
-    Raises CheckpointUnusable where what is read back is not what was written.
+    Raises StorageUnreachable where what is read back is not what was written: the checkpoint before is still whole.
     """
     step = trainer.global_step
     fresh = paths.ckpts / f".global_step_{step}"
@@ -67,7 +67,10 @@ def save_snapshot(paths: SharedPaths, learner: Learner, trainer: TrainerState, b
     sync_tree(fresh)
     problems = problems_of_snapshot(fresh, step)
     if problems:
-        raise CheckpointUnusable(f"the checkpoint of step {step} was read back broken: {'; '.join(problems[:5])}")
+        raise StorageUnreachable(
+            f"the checkpoint of step {step} was read back broken: {'; '.join(problems[:5])}; the next attempt goes on from the "
+            "one before. If this repeats, look at the shared filesystem"
+        )
     folder = paths.checkpoint(step)
     if folder.exists():  # of an attempt that the guard judged whole, but that did not reach its pointer
         shutil.rmtree(folder)

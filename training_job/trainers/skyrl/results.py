@@ -118,13 +118,17 @@ class Results:
         drop_record(self._job.paths.checkpoint(step))
 
     def saved(self, step: int) -> None:
-        """Raises CheckpointUnusable where what was just written is not whole: it must not become the floor. What is whole
-        is recorded as such, so that the next start need not read it again."""
+        """Raises StorageUnreachable where what was just written is not whole: it must not become the floor, and the next
+        attempt moves it aside and goes on from the one before. What is whole is recorded as such, so that the next start
+        need not read it again."""
         folder = self._job.paths.checkpoint(step)
         with self._job.watch.measure("checkpoint: look again"):
             problems = self._problems(folder)
         if problems:
-            raise CheckpointUnusable(f"{folder} was just saved and is not whole: {'; '.join(problems[:5])}")
+            raise StorageUnreachable(
+                f"{folder} was just saved and is not whole: {'; '.join(problems[:5])}; the next attempt moves it aside and goes "
+                "on from the checkpoint before. If this repeats, look at the shared filesystem"
+            )
         with self._job.watch.measure("checkpoint: record"):
             keep_record(folder)
         self._job.reporter.report(saved_step=step)
