@@ -24,7 +24,7 @@ from training_job.checkpoints import (
     write_pointer,
 )
 from training_job.errors import BadConfiguration, CheckpointUnusable, StorageUnreachable
-from training_job.records import problems_by_record
+from training_job.records import problems_by_record, renew_record
 from training_job.store import ObjectStore, read
 
 Check = Callable[[Path, int], list[str]]
@@ -46,8 +46,11 @@ def files_only(folder: Path, step: int) -> list[str]:
 
 
 def every_byte(folder: Path, step: int) -> list[str]:
-    """The same without believing any record."""
-    return problems_of_files(folder)
+    """The same without believing any record; what is whole is recorded anew."""
+    problems = problems_of_files(folder)
+    if not problems:
+        renew_record(folder)
+    return problems
 
 
 def check_for(store: ObjectStore, keys: RunKeys, attempt: int) -> Check:

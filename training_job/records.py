@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,13 @@ def keep_record(folder: Path) -> None:
     write_atomically(folder / RECORD, SaveRecord(files=kept).to_json().encode())
 
 
+def renew_record(folder: Path) -> None:
+    """The same for a start that had to read more than a record, so that the next one need not. Where it cannot be written
+    the next start is slow once more, and nothing else."""
+    with suppress(OSError):
+        keep_record(folder)
+
+
 def drop_record(folder: Path) -> None:
     """Before a checkpoint is written anew: SkyRL writes a step's files in place, and may die in between."""
     (folder / RECORD).unlink(missing_ok=True)
@@ -61,7 +69,8 @@ def drop_record(folder: Path) -> None:
 
 def problems_by_record(folder: Path) -> list[str]:
     """What is wrong with a checkpoint's files, read as little as possible: one that is as it was recorded counts as whole;
-    one that is not, or was never recorded, is read to its last byte. Raises StorageUnreachable."""
+    one that is not, or was never recorded, is read to its last byte, and recorded as it is now where all is whole. Raises
+    StorageUnreachable."""
     kept = _read_record(folder)
     expected = expected_files(folder)
     expected += sorted({folder / name for name in kept} - set(expected))
@@ -79,7 +88,11 @@ def problems_by_record(folder: Path) -> list[str]:
             same = list(pool.map(lambda pair: _sample(pair[0], pair[1].size) == pair[1].sample, rest))
     except OSError as error:
         raise StorageUnreachable(f"{folder} cannot be read: {error}") from error
-    return problems_in(folder, [path for (path, _), one in zip(rest, same, strict=True) if not one])
+    other = [path for (path, _), one in zip(rest, same, strict=True) if not one]
+    problems = problems_in(folder, other)
+    if not problems and (changed or other):
+        renew_record(folder)
+    return problems
 
 
 def _read_record(folder: Path) -> dict[str, FileRecord]:

@@ -16,6 +16,7 @@ from tests.job.support import REPOSITORY
 from training_job.checkpoints import part_file
 from training_job.errors import BadConfiguration, CheckpointUnusable, StorageUnreachable
 from training_job.guard import guard
+from training_job.records import RECORD
 from training_job.trainers.local.learner import Learner
 from training_job.trainers.local.snapshots import TrainerState, problems_of_snapshot, save_snapshot
 
@@ -45,8 +46,8 @@ def paths(saved: Path, tmp_path: Path) -> SharedPaths:
 
 
 def _contents(paths: SharedPaths) -> list[bytes]:
-    """What all files hold, wherever they are; the pointer left out."""
-    found = [p for p in paths.root.rglob("*") if p.is_file() and not p.name.startswith("latest_ckpt")]
+    """What all files hold, wherever they are; the pointer and the guard's own records left out."""
+    found = [p for p in paths.root.rglob("*") if p.is_file() and not p.name.startswith(("latest_ckpt", RECORD))]
     return sorted(p.read_bytes() for p in found)
 
 

@@ -143,6 +143,43 @@ def test_without_a_record_every_byte_is_read_and_with_one_a_part_of_it(whole: Pa
     assert bytes_read(lambda: problems_by_record(whole)) >= size
 
 
+def touched(folder: Path) -> None:
+    for path in folder.rglob("*.pt"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+
+
+@pytest.mark.parametrize("check", [files_only, every_byte])
+@pytest.mark.parametrize(
+    "happened",
+    [drop_record, touched, lambda folder: (folder / RECORD).write_bytes(b"{")],
+    ids=["none", "other", "torn"],
+)
+def test_what_a_start_had_to_read_whole_the_next_one_need_not(
+    whole: Path, happened: Callable[[Path], object], check: Callable[[Path, int], list[str]]
+) -> None:
+    happened(whole)
+    size = sum(p.stat().st_size for p in whole.rglob("*.pt"))
+    assert bytes_read(lambda: check(whole, 4)) >= size
+    assert bytes_read(lambda: files_only(whole, 4)) < size / 2
+
+
+@pytest.mark.parametrize("check", [files_only, every_byte])
+def test_what_a_start_found_broken_must_not_be_recorded(whole: Path, check: Callable[[Path, int], list[str]]) -> None:
+    drop_record(whole)
+    flipped(100_000)(whole / "policy" / part_file("model"))
+    assert check(whole, 4)
+    assert not (whole / RECORD).exists()
+
+
+@pytest.mark.parametrize("check", [files_only, every_byte])
+def test_a_record_that_cannot_be_written_must_not_stop_a_start(
+    whole: Path, check: Callable[[Path, int], list[str]]
+) -> None:
+    drop_record(whole)
+    (whole / RECORD).mkdir()
+    assert check(whole, 4) == []
+
+
 # What is seen
 
 
