@@ -136,13 +136,17 @@ def test_each_shape_of_event_that_asks_for_a_run_makes_one_however_often_it_come
 ) -> None:
     started: set[str] = set()
     monkeypatch.setattr(wiring.StepFunctions, "start", lambda self, name, payload: started.add(name))
-    world.s3.put_object(Bucket=BUCKET, Key="requests/maze-demo.yaml", Body=json.dumps(spec_json(run_id="dropped")))
+    world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    put = {"Bucket": BUCKET, "Key": "requests/maze-demo.yaml"}
+    version = world.s3.put_object(**put, Body=json.dumps(spec_json(run_id="dropped")))["VersionId"]
+    world.s3.put_object(**put, Body=b"a: [")  # before the first event comes
+    dropped = about(DROPPED, object=DROPPED["detail"]["object"] | {"version-id": version})
     world.s3.put_object(Bucket=BUCKET, Key="schedules/nightly.yaml", Body=json.dumps(spec_json(run_id="n-{date}")))
     now = datetime.now(UTC).replace(microsecond=0)
     uri = f"s3://{BUCKET}/schedules/nightly.yaml"
     start = SCHEDULED | {"scheduled_time": now.isoformat().replace("+00:00", "Z"), "spec_uri": uri}
     for created in (True, False):
-        for event in (about(START, spec=spec_json(run_id="event")), DROPPED, start):
+        for event in (about(START, spec=spec_json(run_id="event")), dropped, start):
             answer = intake.handler(event, Context())
             assert (answer["created"], answer["errors"]) == (created, [])
     assert started == {"event-r1", "dropped-r1", f"n-{now:%Y%m%d}-r1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,33 @@ def test_a_file_whose_event_comes_twice_and_a_copy_of_it_are_one_run(world: Worl
         drop(world, name, body)
     assert len(world.executions.started) == 1
     assert answer(world, "answers/copy.json.json").created is False
+
+
+def test_a_spec_that_is_overwritten_or_deleted_before_its_event_comes_is_a_run_all_the_same(world: World) -> None:
+    world.s3.put_bucket_versioning(Bucket="artifacts", VersioningConfiguration={"Status": "Enabled"})
+    place, dropped = {"Bucket": "artifacts", "Key": "requests/maze.json"}, []
+    for run_id in ("maze-1", "maze-2"):
+        body = json.dumps(spec_json(run_id=run_id)).encode()
+        version = world.s3.put_object(**place, Body=body)["VersionId"]
+        dropped.append(DroppedFile("requests/maze.json", len(body), "111122223333", "192.0.2.10", version))
+    world.s3.delete_object(**place)
+    taken = [request_of_file(world.ports, HERE, one) for one in (*dropped, dropped[0])]
+    assert [(one.run.run_id, one.created) for one in taken if one and one.run] == [
+        ("maze-1", True), ("maze-2", True), ("maze-1", False),
+    ]  # fmt: skip
+    gone = request_of_file(world.ports, HERE, replace(dropped[0], version="none-such"))
+    assert gone is not None and "not there any more" in gone.errors[0].problem
+
+
+def test_a_repeat_leaves_the_answer_that_says_what_was_begun_and_a_changed_file_has_its_own(world: World) -> None:
+    began, key = json.dumps(spec_json()).encode(), "answers/maze.json.json"
+    for _ in range(3):
+        drop(world, "requests/maze.json", began)
+        assert answer(world, key) == RequestAnswer(request="requests/maze.json", run_id="maze-1", created=True)
+    drop(world, "requests/maze.json", json.dumps(spec_json(notify="all")).encode())
+    assert [e.field for e in answer(world, key).errors] == ["run_id"]
+    drop(world, "requests/maze.json", began)
+    assert answer(world, key) == RequestAnswer(request="requests/maze.json", run_id="maze-1", created=False)
 
 
 @pytest.mark.parametrize(

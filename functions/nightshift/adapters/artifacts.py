@@ -178,11 +178,12 @@ class S3Artifacts:
     def manifest(self, run_id: str) -> bytes | None:
         return self.read_small(RunKeys(run_id).manifest, MAX_MANIFEST)
 
-    def read_small(self, key: str, limit: int = MAX_DOCUMENT) -> bytes | None:
+    def read_small(self, key: str, limit: int = MAX_DOCUMENT, version: str = "") -> bytes | None:
+        which = {"VersionId": version} if version else {}
         try:
-            answer = self._s3.get_object(Bucket=self._bucket, Key=key)
+            answer = self._s3.get_object(Bucket=self._bucket, Key=key, **which)
         except ClientError as error:
-            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
+            if error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion", "404"):
                 return None
             raise
         with closing(answer["Body"]) as stream:

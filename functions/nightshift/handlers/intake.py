@@ -39,7 +39,9 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     except ValidationError as error:
         logger.append_keys(run_id=None)
         logger.error("no start request", extra={"fields": bounded([e["loc"] for e in error.errors()], 300)})
-        result = Intake(None, errors=(FieldError(field="event", problem="neither an event nor a scheduled start"),))
+        result: Intake | None = Intake(
+            None, errors=(FieldError(field="event", problem="neither an event nor a scheduled start"),)
+        )
     else:
         result = take(ports)
     if result is None:
@@ -79,4 +81,5 @@ def _dropped(event: S3EventNotificationEventBridgeModel) -> DroppedFile:
         size=int(detail.object.size or 0),
         requester=bounded(detail.requester, 100),
         source_ip=str(detail.source_ip_address or ""),
+        version=detail.object.version_id or "",
     )

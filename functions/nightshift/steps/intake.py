@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nightshift.contract.events import FieldError, RequestAnswer, ScheduledStart, Stage, StageEvent
+from nightshift.contract.reading import Unreadable, read_document
 from nightshift.contract.spec import RunSpec, spec_digest
 from nightshift.core.admission import check_spec, request_digest, shown_run_id
 from nightshift.core.errors import bounded
@@ -40,12 +41,14 @@ class Deployment:
 
 @dataclass(frozen=True)
 class DroppedFile:
-    """An object that appeared under ``requests/``. S3 tells the account that put it there and from where, and no more."""
+    """An object that appeared under ``requests/``. S3 tells the account that put it there and from where, and no more.
+    ``version`` is the one that was put there: another may lie over it by the time that it is read."""
 
     key: str
     size: int
     requester: str
     source_ip: str
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,21 @@ def request_of_file(ports: Ports, deployment: Deployment, dropped: DroppedFile) 
         errors=list(done.errors),
     )
     key = answer_key(name)
-    if key is not None:
+    if key is not None and not _is_answered(ports, key, answer):
         ports.artifacts.put(stem(name), key, answer.to_json().encode(), "application/json")
     return done
+
+
+def _is_answered(ports: Ports, key: str, answer: RequestAnswer) -> bool:
+    """A repeat of what began a run does not write over the answer that says so."""
+    if answer.run_id is None or answer.created:
+        return False
+    there = ports.artifacts.read_small(key)
+    try:
+        before = read_document(RequestAnswer, there).document if there is not None else None
+    except Unreadable:
+        return False
+    return before is not None and before.run_id == answer.run_id
 
 
 def _request_of_file(ports: Ports, deployment: Deployment, dropped: DroppedFile, name: str) -> Intake:
@@ -127,7 +142,7 @@ def _request_of_file(ports: Ports, deployment: Deployment, dropped: DroppedFile,
     read: dict[str, Any] | list[FieldError] = [wrong] if wrong is not None else []
     body = b""
     if wrong is None:
-        found = _file(ports, dropped.key, dropped.size)
+        found = _file(ports, dropped.key, dropped.size, dropped.version)
         body, read = (found, read_request(found)) if isinstance(found, bytes) else (b"", [found])
     if isinstance(read, dict):
         via = f"dropped as {dropped.key} from {dropped.source_ip or 'an unknown address'}"
@@ -163,12 +178,12 @@ def _scheduled_spec(ports: Ports, address: str, bucket: str) -> dict[str, Any] |
     return [FieldError(field="spec_uri", problem=f"{bounded(address, 200)}: {found.problem}")]
 
 
-def _file(ports: Ports, key: str, size: int = 0) -> bytes | FieldError:
+def _file(ports: Ports, key: str, size: int = 0, version: str = "") -> bytes | FieldError:
     """A small file's bytes, or why there are none. ``size`` is what its event says: a large one is not even asked for."""
     large = f"more than {MAX_SPEC_BYTES:,} bytes"
     if size > MAX_SPEC_BYTES:
         return FieldError(field="file", problem=f"it has {size:,} bytes, {large}")
-    body = ports.artifacts.read_small(key, MAX_SPEC_BYTES)
+    body = ports.artifacts.read_small(key, MAX_SPEC_BYTES, version)
     return body if body is not None else FieldError(field="file", problem=f"it is not there any more, or has {large}")
 
 

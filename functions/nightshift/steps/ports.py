@@ -302,8 +302,8 @@ class Artifacts(Protocol):
         """Key below the run's prefix -> digest of the bytes as they are stored now. Exports, which a long run has by
         the hundred, are not read again: theirs are what their writer computed, and their sizes are checked."""
 
-    def read_small(self, key: str, limit: int = MAX_DOCUMENT) -> bytes | None:
-        """None where it is missing or larger than ``limit`` bytes."""
+    def read_small(self, key: str, limit: int = MAX_DOCUMENT, version: str = "") -> bytes | None:
+        """None where it is missing or larger than ``limit`` bytes. ``version``: S3's, of the object; none for the newest."""
 
     def manifest(self, run_id: str) -> bytes | None: ...
 
