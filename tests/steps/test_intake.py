@@ -231,13 +231,18 @@ def test_a_late_repeat_of_a_start_that_began_a_run_refuses_nothing(world: World)
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
-        ("s3://somebody-else/nightly.yaml", "must be below s3://artifacts/"),
-        ("s3://artifacts/requests/nightly.yaml", "not below requests/"),
+        ("s3://somebody-else/schedules/nightly.yaml", "must be below s3://artifacts/schedules/"),
+        ("s3://artifacts/requests/nightly.yaml", "must be below s3://artifacts/schedules/"),
+        ("s3://artifacts/runs/maze-1/spec.json", "must be below s3://artifacts/schedules/"),
+        ("s3://artifacts/schedules/", "must be below s3://artifacts/schedules/"),
         ("s3://artifacts/schedules/none.yaml", "not there any more"),
     ],
 )
 def test_an_address_that_cannot_be_read_is_a_refused_request(world: World, uri: str, says: str) -> None:
+    for key in ("requests/nightly.yaml", "runs/maze-1/spec.json", "schedules/"):  # there is something to read
+        world.s3.put_object(Bucket="artifacts", Key=key, Body=yaml.safe_dump(spec_json(run_id="n-{date}")).encode())
     asked = nightly(world, spec_uri=uri)
+    assert world.executions.started == []
     assert [e.field for e in asked.errors] == ["spec_uri"] and says in asked.errors[0].problem
     assert [e.stage for e in world.stages.events] == [Stage.REJECTED]
 

@@ -17,7 +17,7 @@ from nightshift.core.errors import bounded
 from nightshift.core.prices import hourly
 from nightshift.core.requests import (
     MAX_SPEC_BYTES,
-    REQUESTS,
+    SCHEDULES,
     answer_key,
     ending_problem,
     read_request,
@@ -168,11 +168,10 @@ def request_of_schedule(ports: Ports, deployment: Deployment, start: ScheduledSt
 
 
 def _scheduled_spec(ports: Ports, address: str, bucket: str) -> dict[str, Any] | list[FieldError]:
-    root = f"s3://{bucket}/"
-    if not address.startswith(root) or address == root or address.removeprefix(root).startswith(REQUESTS):
-        problem = f"it must be below {root} and not below {REQUESTS}: nothing else may be read, and what lies there is started"
-        return [FieldError(field="spec_uri", problem=problem)]
-    found = _file(ports, address.removeprefix(root))
+    root = f"s3://{bucket}/{SCHEDULES}"
+    if not address.startswith(root) or address == root:
+        return [FieldError(field="spec_uri", problem=f"it must be below {root}: nothing else is read for a schedule")]
+    found = _file(ports, address.removeprefix(f"s3://{bucket}/"))
     if isinstance(found, bytes):
         return read_request(found)
     return [FieldError(field="spec_uri", problem=f"{bounded(address, 200)}: {found.problem}")]
