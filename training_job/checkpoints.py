@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,10 @@ _MAX_JSON: Final = 10_000_000
 _MAX_POINTER: Final = 100
 READERS: Final = 8
 """Files that are read at once."""
+_CHUNK: Final = 2**20
+
+Told = Callable[[], object]
+"""Called after each part of a file that was read, from several threads; it must not raise."""
 
 
 def part_file(part: str, world_size: int = 1, rank: int = 0) -> str:
@@ -76,13 +81,16 @@ def write_pointer(paths: SharedPaths, step: int) -> None:
     write_atomically(paths.pointer, str(step).encode())
 
 
-def problems_of_files(folder: Path) -> list[str]:
+def _untold() -> None: ...
+
+
+def problems_of_files(folder: Path, told: Told = _untold) -> list[str]:
     """What is wrong with a checkpoint's files, each read to its last byte; empty where nothing is.
 
     Archives are checked against their own CRCs, so that nothing is loaded into memory. Raises StorageUnreachable where
     the storage, not the file, is at fault.
     """
-    return problems_in(folder, expected_files(folder))
+    return problems_in(folder, expected_files(folder), told)
 
 
 def expected_files(folder: Path) -> list[Path]:
@@ -94,12 +102,12 @@ def expected_files(folder: Path) -> list[Path]:
     return expected + [policy / part_file(part, world, rank) for part in PARTS for rank in range(world)]
 
 
-def problems_in(folder: Path, files: Sequence[Path]) -> list[str]:
+def problems_in(folder: Path, files: Sequence[Path], told: Told = _untold) -> list[str]:
     """The same of some of its files. What a file's size, header or central directory tells comes first: where that is wrong
     with one, none is read to its last byte. Several are read at once: one alone does not fill a parallel filesystem."""
     archives = [path for path in files if path.suffix == ".pt"]
     with ThreadPoolExecutor(READERS) as pool:
-        for paths, problem_of in ((files, _problem_of), (archives, _problem_of_content)):
+        for paths, problem_of in ((files, _problem_of), (archives, partial(_problem_of_content, told=told))):
             found = [
                 f"{path.relative_to(folder)}: {problem}"
                 for path, problem in zip(paths, pool.map(problem_of, paths), strict=True)
@@ -127,9 +135,9 @@ def _problem_of(path: Path) -> str | None:
     return _answer(path, checks.get(path.suffix, _problem_of_json))
 
 
-def _problem_of_content(path: Path) -> str | None:
+def _problem_of_content(path: Path, told: Told) -> str | None:
     """An archive against its own CRCs."""
-    return _answer(path, _problem_of_crcs)
+    return _answer(path, partial(_problem_of_crcs, told=told))
 
 
 def _answer(path: Path, check: Callable[[Path], str | None]) -> str | None:
@@ -155,8 +163,21 @@ def _problem_of_directory(path: Path) -> str | None:
     return _problem_of_archive(path, lambda archive: None)
 
 
-def _problem_of_crcs(path: Path) -> str | None:
-    return _problem_of_archive(path, zipfile.ZipFile.testzip)
+def _problem_of_crcs(path: Path, told: Told) -> str | None:
+    return _problem_of_archive(path, partial(_first_broken, told=told))
+
+
+def _first_broken(archive: zipfile.ZipFile, told: Told) -> str | None:
+    """As ``ZipFile.testzip``, which says nothing before its end: all shards of a save are read at once, and end together."""
+    for entry in archive.infolist():
+        try:
+            with archive.open(entry) as content:
+                while content.read(_CHUNK):
+                    pass
+        except zipfile.BadZipFile:
+            return entry.filename
+        told()
+    return None
 
 
 def _problem_of_archive(path: Path, test: Callable[[zipfile.ZipFile], str | None]) -> str | None:

@@ -52,6 +52,10 @@ class ProgressReporter:
             self._current = Progress.model_validate({**self._current.model_dump(), **fields, "at": now()})
             self._changed.notify_all()
 
+    def alive(self) -> None:
+        """Say only that the job is at work, in a phase that is long and silent. As cheap as any report: for each part of it."""
+        self.report()
+
     def also(self, show: Callable[[Progress], None]) -> None:
         """Have each newest progress shown elsewhere, too, on this thread. ``show`` must not raise."""
         self._also.append(show)

@@ -8,15 +8,21 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nightshift.contract import Document, GuardReport, OutcomeCause, Phase, RunKeys, SharedPaths
-from tests.builders import outcome, progress
+from nightshift.contract import Document, GuardReport, OutcomeCause, Phase, Progress, RunKeys, RunSpec, SharedPaths
+from tests.builders import outcome, progress, spec_json
 from tests.job.memory import MemoryStore
 from training_job.checkpoints import PARTS, part_file, problems_of_files
+from training_job.clock import Stopwatch
 from training_job.guard import check_for, every_byte, files_only, guard
+from training_job.job import Job, Record, first_progress
+from training_job.progress import ProgressReporter
 from training_job.records import RECORD, drop_record, keep_record, problems_by_record
+from training_job.store import Uploader
+from training_job.trainers.skyrl.results import Results
 
 GIB = 1024**3
 KEYS = RunKeys("maze-1")
@@ -226,6 +232,55 @@ def test_a_record_that_is_none_is_not_believed(whole: Path, content: bytes) -> N
     (whole / RECORD).write_bytes(content)
     keeping_times(whole / "policy" / part_file("model"), flipped(100_000))
     assert any(part_file("model") in problem for problem in problems_by_record(whole))
+
+
+# Told
+
+
+class Flushed(ProgressReporter):
+    """Each report reaches the store before the next one."""
+
+    def report(self, **fields: Any) -> None:
+        super().report(**fields)
+        assert self.flush(10)
+
+
+class Telling(MemoryStore):
+    """Remembers every progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Progress] = []
+
+    def put(self, key: str, content: bytes) -> None:
+        super().put(key, content)
+        if key == KEYS.progress(1):
+            self.told.append(Progress.from_json(content))
+
+
+def test_a_save_tells_that_it_goes_on_once_it_is_written_and_after_each_part_that_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training_job.progress.MIN_GAP", 0.0)
+    monkeypatch.setattr("training_job.checkpoints.READERS", 1)
+    store, spec = Telling(), RunSpec.model_validate(spec_json(run_id="maze-1"))
+    reporter = Flushed(store, first_progress("maze-1", 1, spec.training.total_steps, 0))
+    job = Job(
+        spec, 1, 0, SharedPaths("maze-1", tmp_path), store, lambda _: store, Uploader(store), reporter,
+        Record(), Stopwatch(), print,
+    )  # fmt: skip
+    results = Results(job, tmp_path, 0)
+    results.enter(Phase.CHECKPOINT)
+    shard = written(job.paths.checkpoint(4), ranks=2) / "policy" / part_file("model", 2, 1)
+    with zipfile.ZipFile(shard, "a") as archive:
+        for number in range(1, 5):
+            archive.writestr(f"data/{number}", b"one more tensor")
+    silent = len(store.told)
+    results.saved(4)
+    assert reporter.close(10)
+    assert {one.phase for one in store.told[silent:]} == {Phase.CHECKPOINT}
+    parts = 8 + 4  # eight archives of one part, of which one got four more
+    assert [one.saved_step for one in store.told[silent:]] == [0] * (1 + parts) + [4]
 
 
 # Doubt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,9 @@ class Results:
         job: Job,
         base: Path,
         resumed_step: int,
-        problems: Callable[[Path], list[str]] = problems_of_files,
         steps_per_epoch: int | None = None,
     ) -> None:
-        self._job, self._base, self._problems = job, base, problems
+        self._job, self._base = job, base
         self.resumed_step = resumed_step
         self.total_steps = job.spec.training.total_steps
         self.step = resumed_step
@@ -121,9 +120,10 @@ class Results:
         """Raises StorageUnreachable where what was just written is not whole: it must not become the floor, and the next
         attempt moves it aside and goes on from the one before. What is whole is recorded as such, so that the next start
         need not read it again."""
-        folder = self._job.paths.checkpoint(step)
+        folder, alive = self._job.paths.checkpoint(step), self._job.reporter.alive
+        alive()  # SkyRL has written in silence, and what is read back may take as long: neither is a hang
         with self._job.watch.measure("checkpoint: look again"):
-            problems = self._problems(folder)
+            problems = problems_of_files(folder, alive)
         if problems:
             raise StorageUnreachable(
                 f"{folder} was just saved and is not whole: {'; '.join(problems[:5])}; the next attempt moves it aside and goes "
