@@ -241,6 +241,7 @@ def _asking_the_hub(source: str) -> Iterator[Any]:
             EntryNotFoundError,
             HfHubHTTPError,
             HFValidationError,
+            LocalEntryNotFoundError,
             RepositoryNotFoundError,
             RevisionNotFoundError,
         )
@@ -254,13 +255,20 @@ def _asking_the_hub(source: str) -> Iterator[Any]:
     )
     try:
         yield hub
-    except missing as error:
-        raise BadConfiguration(
-            _FIELD, f"{source} does not exist on the hub, or needs a token: name it under secrets as HF_TOKEN"
-        ) from error
     except Exception as error:
+        # A LocalEntryNotFoundError is the library's word for "no connection, and nothing kept from before".
+        local = isinstance(error, LocalEntryNotFoundError)
+        if isinstance(error, missing) and (not local or _refused(error.__cause__)):
+            raise BadConfiguration(
+                _FIELD, f"{source} does not exist on the hub, or needs a token: name it under secrets as HF_TOKEN"
+            ) from error
         if not isinstance(error, HfHubHTTPError | OSError) and type(error).__module__.partition(".")[0] not in _NETWORK:
             raise
         raise StorageUnreachable(
             f"the hub does not give {source}: {type(error).__name__}: {str(error)[:300]}"
         ) from error
+
+
+def _refused(cause: BaseException | None) -> bool:
+    """Whether the hub did answer, and that it will not give this."""
+    return getattr(getattr(cause, "response", None), "status_code", None) in (401, 403, 404)

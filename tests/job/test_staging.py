@@ -11,6 +11,7 @@ import threading
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.job.memory import MemoryStore
 from tests.job.support import BUCKET
 from training_job.errors import BadConfiguration, StorageFull, StorageUnreachable
 from training_job.plug import open_items, problem_of_row
-from training_job.sources import base_model
+from training_job.sources import HubOrigin, base_model
 from training_job.staging import Owner, Wanted, digest_of_origin, is_staged, stage
 from training_job.store import S3Store
 
@@ -245,6 +246,8 @@ class Hub:
             "HFValidationError": ValueError,
         }.items():
             setattr(errors, name, type(name, (kind,), {}))
+        both = (FileNotFoundError, errors.EntryNotFoundError)
+        errors.LocalEntryNotFoundError = type("LocalEntryNotFoundError", both, {})  # type: ignore[attr-defined]
         hub = types.ModuleType("huggingface_hub")
         hub.HfApi = lambda: self  # type: ignore[attr-defined]
         hub.hf_hub_download = self.download  # type: ignore[attr-defined]
@@ -323,6 +326,49 @@ def test_what_the_hub_refuses_is_the_specs_error_and_a_hub_that_is_away_is_not(
 ) -> None:
     with pytest.raises(kind, match=why):
         base_model(source, SharedPaths("run", tmp_path), MemoryStore, FIRST)  # type: ignore[arg-type]
+
+
+class _HubOfStatus(BaseHTTPRequestHandler):
+    """Answers everything with the status that its address begins with."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "why"),
+    [
+        (None, StorageUnreachable, "LocalEntryNotFoundError"),
+        (503, StorageUnreachable, "LocalEntryNotFoundError"),
+        (403, BadConfiguration, "needs a token"),
+        (404, BadConfiguration, "does not exist on the hub"),
+    ],
+)
+def test_a_hub_that_is_not_reached_is_no_missing_file_as_the_real_library_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: int | None, kind: type[Exception], why: str
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _HubOfStatus)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    if answers is None:  # nobody listens there any more
+        server.shutdown()
+        server.server_close()
+    address = f"http://127.0.0.1:{server.server_address[1]}/{answers}/{{repo_id}}/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    commit, config = "a" * 40, Wanted("config.json", 2, "b" * 40)
+    origin = HubOrigin(f"hf://owner/name@{commit}", "owner/name", commit, [config])
+    try:
+        with pytest.raises(kind, match=why):
+            origin.fetch(config, tmp_path)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
 # Data
