@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from moto import mock_aws
 
 from nightshift.adapters.notification_log import DynamoNotificationLog
@@ -344,6 +345,25 @@ def test_a_run_is_one_thread_and_the_channel_hears_only_of_what_matters(table: A
     )
     assert [said.get("reply_broadcast") for said in told] == [None, False, True, None]
     assert {said["channel"] for said in told} == {"C012345"} and slack.tokens == ["Bearer xoxb-verysecret"] * 4
+
+
+@pytest.mark.parametrize("one", [FINAL, PASSING], ids=["final", "not final"])
+@pytest.mark.parametrize("operation", ["GetItem", "PutItem"])
+def test_a_table_that_fails_once_before_sending_loses_no_message(
+    table: Any, tmp_path: Path, one: StageEvent, operation: str
+) -> None:
+    def failing(**_: Any) -> None:
+        table.meta.client.meta.events.unregister(f"before-call.dynamodb.{operation}", failing)
+        raise ReadTimeoutError(endpoint_url="https://dynamodb")
+
+    with receiver(tmp_path, placed("1.1")) as slack:
+        table.meta.client.meta.events.register(f"before-call.dynamodb.{operation}", failing)
+        with pytest.raises(LogUnavailable, match=r"run maze-demo: .* \(ReadTimeoutError\)"):
+            tell(table, bot(slack), one)
+        assert slack.posts == []
+        again = tell(table, bot(slack), one, now=NOW + timedelta(minutes=1))
+
+    assert (again.outcome, len(slack.posts)) == (Outcome.SENT, 1)
 
 
 def test_of_two_first_messages_at_the_same_moment_one_begins_the_thread(table: Any) -> None:

@@ -234,15 +234,16 @@ def notify(
     if is_folded(event, night, now):
         new = log.fold(event, now)
         return Notified(Outcome.FOLDED if new else Outcome.SKIPPED, "" if new else _SKIPS[Claim.SETTLED])
-    what = subject(event)
+    # A refused request is no part of the run that already has its id.
+    threaded = messenger.has_threads and event.stage is not Stage.REJECTED
+    # Whatever may fail comes before the claim: an invocation that dies between claim and send loses the message.
+    thread = log.thread(event.run_id) if threaded else None
+    what, payload = subject(event), blocks(event)
     skipped = _claimed(log, what, holder, now, seconds)
     if skipped is not None:
         return skipped
-    # A refused request is no part of the run that already has its id.
-    threaded = messenger.has_threads and event.stage is not Stage.REJECTED
-    thread = log.thread(event.run_id) if threaded else None
     delivery = messenger.send(
-        blocks(event),
+        payload,
         repeat_unknown=event.stage.is_final,
         seconds=seconds,
         thread=thread,
