@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -569,17 +570,39 @@ def test_a_message_that_was_rejected_is_logged_as_an_error_and_not_raised(functi
         '{"bot_token": "xoxb-verysecret"}',
         '{"bot_token": "xoxb-verysecret", "channel": "#general"}',
         '{"bot_token": "xoxb-verysecret", "channel": "C012345", "api_url": "https://evil.example/verysecret"}',
+        json.dumps({"bot_token": "xoxb-\nverysecret", "channel": "C012345"}),
+        json.dumps({"bot_token": "xoxb-verysecret\u200b", "channel": "C012345"}),
+        json.dumps({"bot_token": " \n", "channel": "C012345"}),
+        json.dumps({"webhook_url": "https://hooks.slack.com/verysecret/\u00e4"}),
+        json.dumps({"webhook_url": "https://hooks.slack.com/verysecret a"}),
     ],
 )
-def test_an_unusable_secret_is_an_error_that_does_not_tell_it(function: Any, table: Any, secret: str) -> None:
+def test_an_unusable_secret_is_an_error_that_does_not_tell_it(
+    function: Any, table: Any, caplog: pytest.LogCaptureFixture, secret: str
+) -> None:
     run, configure = function
     configure(secret)
     with pytest.raises(Exception, match=r"run maze-demo: .*webhook_url") as failure:
         run(FINAL)
 
-    assert "verysecret" not in str(failure.value) and failure.value.__cause__ is None
-    assert "verysecret" not in run.log.getvalue()
+    assert failure.value.__cause__ is None
+    for told in (str(failure.value), run.log.getvalue(), run.capsys.readouterr().out, caplog.text):
+        assert "verysecret" not in told
     assert table.scan()["Count"] == 0, "nothing is claimed that could not be sent"
+
+
+def test_a_token_that_was_copied_with_a_line_end_is_used_without_it_and_told_to_nobody_else(
+    function: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, configure = function
+    caplog.set_level(logging.INFO)
+    with receiver(tmp_path, placed("1.1")) as slack:
+        api = f"https://localhost:{slack.port}/api"
+        configure(json.dumps({"bot_token": "xoxb-verysecret\r\n", "channel": "C012345", "api_url": api}), slack)
+        assert run(PASSING) == {"outcome": "sent"}
+
+    assert slack.tokens == ["Bearer xoxb-verysecret"]
+    assert "verysecret" not in run.log.getvalue() + run.capsys.readouterr().out + caplog.text
 
 
 def test_an_event_that_is_no_stage_event_is_refused_by_the_names_of_its_fields(function: Any) -> None:

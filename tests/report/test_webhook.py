@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from local.config import free_ports
 from nightshift.adapters.notifications import SlackWebhook
-from nightshift.adapters.posting import MAX_POSTS, WebhookRefused
+from nightshift.adapters.posting import MAX_POSTS, Address, NoAnswer, Poster, WebhookRefused
 from nightshift.steps.notify import Delivery, Result
 from tests.report.support import Answer, Receiver, Stopwatch, receiver
 
@@ -181,6 +182,27 @@ def test_only_allowed_addresses_are_taken_and_a_refusal_never_prints_the_secret(
 
     assert SECRET not in str(refusal.value) and refusal.value.__cause__ is None
     assert "https" in str(refusal.value) or "SLACK_ALLOWED_HOSTS" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "header"),
+    [
+        ("/", "Bearer verysecret\n"),
+        ("/", "Bearer verysecret\u200b"),
+        ("/verysecret ", "x"),
+        ("/verysecret/\u00e4", "x"),
+    ],
+)
+def test_a_post_that_cannot_be_written_is_told_by_its_kind_only_and_nothing_has_left(
+    tmp_path: Path, target: str, header: str
+) -> None:
+    with receiver(tmp_path) as slack:
+        poster = Poster(ca_file=str(slack.ca_file))
+        said = poster.post(Address("localhost", slack.port, target), b"{}", {"Authorization": header}, 3)
+
+    assert isinstance(said, NoAnswer) and not said.had_left
+    assert SECRET not in repr(said) and re.search(r"\((ValueError|UnicodeEncodeError|InvalidURL)\)", said.reason)
+    assert slack.posts == []
 
 
 @pytest.mark.parametrize(

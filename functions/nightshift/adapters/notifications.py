@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from nightshift.adapters.posting import POST_SECONDS, Address, Poster, WebhookRefused, allowed_address, judged
+from nightshift.adapters.posting import (
+    POST_SECONDS,
+    Address,
+    Poster,
+    WebhookRefused,
+    allowed_address,
+    judged,
+    usable_token,
+)
 from nightshift.report.words import bounded, clean
 from nightshift.steps.notify import Delivery, Picture, Result, Thread
 
@@ -77,7 +85,8 @@ class SlackWebhook:
 class SlackBot:
     """A bot with ``chat:write`` and ``files:write`` that is a member of ``channel`` (an id, not a name).
 
-    Raises WebhookRefused where the host of ``api`` is not ``allowed``; so does an upload whose address Slack gives.
+    Raises WebhookRefused where the host of ``api`` is not ``allowed``, and for a token that cannot be one; an upload whose
+    address Slack gives is held against ``allowed`` too.
     """
 
     has_threads = True
@@ -94,7 +103,7 @@ class SlackBot:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._token, self._channel, self._allowed = token, channel, tuple(allowed)
+        self._token, self._channel, self._allowed = usable_token(token), channel, tuple(allowed)
         self._api = allowed_address(api.rstrip("/"), allowed)
         self._poster = Poster(ca_file=ca_file, post_seconds=post_seconds, sleep=sleep, monotonic=monotonic)
 

@@ -25,11 +25,12 @@ POST_SECONDS = 6.0
 """From connecting to the end of the answer's head, all together."""
 FIRST_PAUSE = 0.5
 _ANSWER_BYTES = 65_536
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
 class WebhookRefused(ValueError):
-    """The address may not be posted to. Says why, and never prints more of it than its host."""
+    """The address may not be posted to, or the token not be used. Says why, and never prints more than an address's host."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +58,18 @@ def allowed_address(url: str, allowed: Sequence[str]) -> Address:
     listed = ", ".join(names) or "none"
     if not {f"{host}:{port}", host if port == 443 else ""} & set(names):
         raise WebhookRefused(f"{host}:{port} is not one of SLACK_ALLOWED_HOSTS ({listed}): nothing is posted there")
-    return Address(host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not _PRINTABLE.fullmatch(target):
+        raise WebhookRefused("the webhook address holds blanks or other characters that no address has")
+    return Address(host, port, target)
+
+
+def usable_token(token: str) -> str:
+    """Without what was copied around it. Raises WebhookRefused where it cannot stand in a header."""
+    bare = token.strip()
+    if not _PRINTABLE.fullmatch(bare):
+        raise WebhookRefused("the bot token is empty, or holds blanks or other characters that no token has")
+    return bare
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ class Poster:
             started = self._monotonic()
             try:
                 connection.connect()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # a ValueError: a name that no resolver takes
                 return NoAnswer(False, f"no connection to {to!r} ({_cause(error)})")
             left = max(0.05, limit - (self._monotonic() - started))
             watchdog = threading.Timer(left, _hang_up, [connection.sock])
@@ -134,7 +146,7 @@ class Poster:
             watchdog.start()
             try:
                 return self._exchange(connection, to, body, headers)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 return NoAnswer(True, f"sent, but no answer came within {limit:.0f} s ({_cause(error)})")
             finally:
                 watchdog.cancel()
@@ -143,8 +155,14 @@ class Poster:
 
     def _exchange(
         self, connection: http.client.HTTPSConnection, to: Address, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
-        connection.request("POST", to.target, body, {**headers, "User-Agent": "nightshift", "Connection": "close"})
+    ) -> Answer | NoAnswer:
+        try:
+            connection.request("POST", to.target, body, {**headers, "User-Agent": "nightshift", "Connection": "close"})
+        except OSError:
+            raise
+        except (ValueError, http.client.InvalidURL) as error:
+            # The client refuses its head before anything has left, and its sentence repeats what is in it: a secret.
+            return NoAnswer(False, f"no request could be made of the address and its headers ({type(error).__name__})")
         answer = connection.getresponse()
         return Answer(answer.status, _text(answer), _seconds(answer.getheader("Retry-After")))
 
