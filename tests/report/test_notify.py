@@ -15,6 +15,7 @@ from typing import Any
 
 import boto3
 import pytest
+from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ReadTimeoutError
 from moto import mock_aws
 
@@ -25,6 +26,7 @@ from nightshift.contract.spec import NotifyLevel
 from nightshift.core.errors import NightshiftError
 from nightshift.core.notices import Night
 from nightshift.steps.notify import (
+    Claim,
     Delivery,
     LogUnavailable,
     Messenger,
@@ -291,6 +293,43 @@ def test_a_night_whose_message_is_not_accepted_is_told_later_and_nothing_of_it_i
         assert in_the_morning(table, hook, "morning-2", MORNING + timedelta(days=1)).outcome is Outcome.SENT
 
     assert "2 recoveries in 2 runs" in slack.posts[-1][1].decode()
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["the same night", "and another"])
+def test_a_night_whose_message_was_rejected_is_told_once_the_receiver_takes_it(
+    table: Any, tmp_path: Path, more: bool
+) -> None:
+    with receiver(tmp_path, Answer(404, body="no_service"), Answer(403), Answer(200)) as slack:
+        hook = webhook(slack)
+        at_night(table, hook, RECOVERED)
+        outcomes = [
+            in_the_morning(table, hook, f"morning-{day}", MORNING + timedelta(days=day)).outcome for day in (1, 2)
+        ]
+        if more:
+            at_night(table, hook, event(Stage.RECOVERED, run_id="maze-2", key="recovered-a2"), NOW + timedelta(days=2))
+        outcomes += [
+            in_the_morning(table, hook, f"morning-{day}", MORNING + timedelta(days=day)).outcome for day in (3, 4)
+        ]
+
+    assert outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.SENT, Outcome.SKIPPED]
+    assert len(slack.posts) == 3 and b"maze-demo" in slack.posts[2][1] and (b"maze-2" in slack.posts[2][1]) is more
+
+
+def test_a_night_that_another_invocation_saw_rejected_still_waits(table: Any, tmp_path: Path) -> None:
+    """Between the claim that was not had and the look at why, the other one's message is rejected."""
+    log = DynamoNotificationLog(table)
+    with receiver(tmp_path) as slack:
+        hook = webhook(slack)
+        at_night(table, hook, RECOVERED)
+        with receiver(tmp_path, Answer(404)) as gone:
+            in_the_morning(table, webhook(gone))
+        [night] = table.query(KeyConditionExpression=Key("pk").eq("NIGHT") & Key("sk").begins_with("NOTIFIED#"))[
+            "Items"
+        ]
+        what = Subject(None, night["sk"].removeprefix("NOTIFIED#"), "night", True)
+
+        assert log._why_not(what, "morning-2", MORNING) is not Claim.SETTLED
+        assert in_the_morning(table, hook, "morning-2").outcome is Outcome.SENT
 
 
 def test_a_crash_in_the_morning_loses_no_night_and_one_after_the_message_tells_none_twice(

@@ -39,6 +39,9 @@ class DynamoNotificationLog:
         if what.is_final:
             free += " OR #state = :unknown OR (#state = :claimed AND (holder = :holder OR claimed_until < :now))"
             values |= {":unknown": "unknown", ":claimed": "claimed", ":holder": holder, ":now": _epoch(now)}
+        if what.run_id is None:
+            free += " OR #state = :rejected"
+            values[":rejected"] = "rejected"
         item = {
             **_key(what),
             "version": 1,
@@ -64,7 +67,8 @@ class DynamoNotificationLog:
 
     def _why_not(self, what: Subject, holder: str, now: datetime) -> Claim:
         item = self._table.get_item(Key=_key(what), ConsistentRead=True).get("Item") or {}
-        if item.get("state") in ("delivered", "rejected", "folded"):
+        given_up = item.get("state") == "rejected" and what.run_id is not None
+        if given_up or item.get("state") in ("delivered", "folded"):
             return Claim.SETTLED
         live = item.get("holder") != holder and item.get("claimed_until", Decimal(0)) >= _epoch(now)
         return Claim.BUSY if item.get("state") != "unknown" and live else Claim.UNCERTAIN

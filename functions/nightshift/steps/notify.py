@@ -5,7 +5,8 @@ nobody settled, and nobody can know whether the message went out: one of a final
 second "finished" hurts less than none; any other is not.
 
 What can wait for the morning is kept in the table instead, in the same write that counts it as handled, and told in one
-message when the night is over: also if its run has ended by then. That message is treated like a final one.
+message when the night is over: also if its run has ended by then. That message is treated like a final one, and one that
+was rejected is tried again the next morning: what it tells is told nowhere else.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class NotificationLog(Protocol):
 
     def claim(self, what: Subject, holder: str, now: datetime, until: datetime) -> Claim:
         """Atomic. ``holder`` is the same when one invocation is repeated, and different otherwise. An unsettled claim
-        is taken over only for what is final: at once by its own holder, by others after its ``until``."""
+        is taken over only for what is final: at once by its own holder, by others after its ``until``. The message of a
+        night may be claimed again after a rejection: it is settled only once it was delivered."""
 
     def settle(self, what: Subject, holder: str, delivery: Delivery, now: datetime) -> None:
         """End the holder's claim. A refused message is open again; a claim that was taken over is left alone."""
@@ -276,7 +278,7 @@ def tell_night(
     skipped = _claimed(log, what, holder, now, seconds)
     if skipped is not None:
         if skipped.reason == _SKIPS[Claim.SETTLED]:
-            log.unfold(waiting)  # it was told, and whoever told it died before taking it off
+            log.unfold(waiting)  # it was delivered, and whoever told it died before taking it off
         return skipped
     delivery = messenger.send(night_blocks([one.event for one in waiting]), repeat_unknown=True, seconds=seconds)
     settled = _settled(log, what, holder, delivery, now)
