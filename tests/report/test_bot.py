@@ -63,13 +63,38 @@ def test_what_slack_will_never_take_is_told_by_slacks_own_word(tmp_path: Path, e
     assert error[:60] in delivery.reason and len(delivery.reason) < 300
 
 
-def test_a_thread_that_is_gone_is_followed_by_a_new_one(tmp_path: Path) -> None:
+GONE = ["cannot_reply_to_message", "thread_not_found", "channel_not_found", "is_archived", "not_in_channel"]
+
+
+@pytest.mark.parametrize("error", GONE)
+def test_a_thread_that_is_gone_is_followed_by_a_new_one(tmp_path: Path, error: str) -> None:
     begun = Answer(body=json.dumps({"ok": True, "channel": "C012345", "ts": "2.2"}))
-    with receiver(tmp_path, refusal("cannot_reply_to_message"), begun) as slack:
+    with receiver(tmp_path, refusal(error), begun) as slack:
         delivery = send(slack, thread=THREAD)
 
     assert (delivery.result, delivery.thread) == (Result.DELIVERED, Thread("C012345", "2.2"))
     assert "thread_ts" not in json.loads(slack.posts[1][1])
+
+
+@pytest.mark.parametrize("error", GONE)
+def test_a_channel_that_is_not_there_is_tried_once_more_without_the_thread_and_no_further(
+    tmp_path: Path, error: str
+) -> None:
+    with receiver(tmp_path, refusal(error)) as slack:
+        delivery = send(slack, repeat_unknown=True, thread=THREAD)
+
+    assert (delivery.result, len(slack.posts)) == (Result.REJECTED, 2) and error in delivery.reason
+    assert [json.loads(body).get("thread_ts") for _, body in slack.posts] == ["1.1", None]
+
+
+def test_a_thread_of_another_channel_is_not_used(tmp_path: Path) -> None:
+    begun = Answer(body=json.dumps({"ok": True, "channel": "C012345", "ts": "2.2"}))
+    with receiver(tmp_path, begun) as slack:
+        delivery = send(slack, thread=Thread("C0OLD", "1.1"))
+
+    [(_, body)] = slack.posts
+    said = json.loads(body)
+    assert (said["channel"], said.get("thread_ts"), delivery.thread) == ("C012345", None, Thread("C012345", "2.2"))
 
 
 def test_a_bot_at_a_host_that_is_not_allowed_is_refused_with_its_sentence() -> None:

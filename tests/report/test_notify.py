@@ -408,10 +408,29 @@ def test_a_table_that_fails_once_before_sending_loses_no_message(
 
 def test_of_two_first_messages_at_the_same_moment_one_begins_the_thread(table: Any) -> None:
     log = DynamoNotificationLog(table)
-    log.keep_thread("maze-demo", Thread("C1", "1.1"))
-    log.keep_thread("maze-demo", Thread("C1", "1.2"))
+    log.keep_thread("maze-demo", Thread("C1", "1.1"), None)
+    log.keep_thread("maze-demo", Thread("C1", "1.2"), None)
 
     assert log.thread("maze-demo") == Thread("C1", "1.1") and log.thread("maze-2") is None
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[placed("2.1")], [Answer(body='{"ok": false, "error": "cannot_reply_to_message"}'), placed("2.1")]],
+    ids=["the secret names another channel", "the thread is gone"],
+)
+def test_a_run_whose_thread_cannot_be_used_goes_on_in_a_new_one(
+    table: Any, tmp_path: Path, answers: list[Answer]
+) -> None:
+    old = Thread("C012345" if len(answers) == 2 else "C0OLD", "1.1")
+    DynamoNotificationLog(table).keep_thread("maze-demo", old, None)
+    with receiver(tmp_path, *answers, placed("2.2")) as slack:
+        for one in (PASSING, event(Stage.ASKING)):
+            assert tell(table, bot(slack), one).outcome is Outcome.SENT
+
+    assert {said["channel"] for _, said in asked(slack)} == {"C012345"}
+    assert [said.get("thread_ts") for _, said in asked(slack)][-2:] == [None, "2.1"]
+    assert DynamoNotificationLog(table).thread("maze-demo") == Thread("C012345", "2.1")
 
 
 def test_the_last_message_shows_the_curve_below_it_once(table: Any, tmp_path: Path) -> None:

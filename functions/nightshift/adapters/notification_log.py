@@ -10,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from boto3.dynamodb.conditions import Key
+from boto3.dynamodb.conditions import Attr, ConditionBase, Key
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import ValidationError
 
@@ -102,12 +102,15 @@ class DynamoNotificationLog:
         channel, ts = item.get("channel"), item.get("ts")
         return Thread(channel, ts) if isinstance(channel, str) and isinstance(ts, str) else None
 
-    def keep_thread(self, run_id: str, thread: Thread) -> None:
+    def keep_thread(self, run_id: str, thread: Thread, instead_of: Thread | None) -> None:
+        same: ConditionBase = Attr("pk").not_exists()
+        if instead_of is not None:
+            same = same | (Attr("channel").eq(instead_of.channel) & Attr("ts").eq(instead_of.ts))
         with _named(Subject(run_id, "", "", False), "keeping a thread"):
             try:
                 self._table.put_item(
                     Item={**_thread_key(run_id), "version": 1, "channel": thread.channel, "ts": thread.ts},
-                    ConditionExpression="attribute_not_exists(pk)",
+                    ConditionExpression=same,
                 )
             except ClientError as error:
                 if _code(error) != "ConditionalCheckFailedException":

@@ -32,7 +32,21 @@ NOT_NOW = frozenset({"ratelimited", "rate_limited", "service_unavailable", "requ
 PERHAPS = frozenset({"fatal_error", "internal_error"})
 """Errors after which "some aspect of the operation" may have succeeded, as Slack says."""
 
-NO_THREAD = "cannot_reply_to_message"
+NOT_THERE = frozenset(
+    {
+        "cannot_reply_to_message",
+        "channel_not_found",
+        "invalid_thread_ts",
+        "is_archived",
+        "message_not_found",
+        "not_in_channel",
+        "restricted_action_non_threadable_channel",
+        "restricted_action_thread_locked",
+        "thread_not_found",
+    }
+)
+"""Errors that may be of the thread only: the same message may be accepted beside it."""
+
 JSON_TYPE = "application/json; charset=utf-8"
 
 
@@ -119,15 +133,16 @@ class SlackBot:
         thread: Thread | None = None,
         broadcast: bool = False,
     ) -> Delivery:
-        """A message; in a thread that is not there any more it is sent beside it."""
+        """A message; a thread that is not there any more, or is in another channel than the one that the secret now names, is
+        left, and a new one begins."""
         message = {**payload, "channel": self._channel, "unfurl_links": False, "unfurl_media": False}
         place: dict[str, Any] = {}
-        if thread is not None:
-            place = {"channel": thread.channel, "thread_ts": thread.ts, "reply_broadcast": broadcast}
+        if thread is not None and thread.channel == self._channel:
+            place = {"thread_ts": thread.ts, "reply_broadcast": broadcast}
 
         def once(limit: float) -> Delivery:
             done, said = self._call("chat.postMessage", {**message, **place}, limit)
-            if said.get("error") == NO_THREAD and place:
+            if place and said.get("error") in NOT_THERE:
                 place.clear()
                 return Delivery(Result.REFUSED, done.reason, 1)
             return _placed(done, said, thread if place else None)

@@ -154,8 +154,9 @@ class NotificationLog(Protocol):
     def thread(self, run_id: str) -> Thread | None:
         """Where the run's messages go; None before the first one."""
 
-    def keep_thread(self, run_id: str, thread: Thread) -> None:
-        """Once: of two first messages at the same moment one begins the thread, and the other stands beside it."""
+    def keep_thread(self, run_id: str, thread: Thread, instead_of: Thread | None) -> None:
+        """Only where the run's thread is still ``instead_of``: of two first messages at the same moment one begins the
+        thread, and the other stands beside it."""
 
     def fold(self, event: StageEvent, now: datetime) -> bool:
         """Keep an event for the morning and count it as handled, in one write; False where it was handled before."""
@@ -255,7 +256,7 @@ def notify(
     if delivery.result is Result.REFUSED:
         raise NotDelivered(event.run_id, delivery)
     if threaded and delivery.thread is not None and delivery.thread != thread:
-        _keep_thread(log, event.run_id, delivery.thread)
+        _keep_thread(log, event.run_id, delivery.thread, thread)
     shown = ""
     if event.stage.is_final and delivery.thread is not None:
         shown = _show_curve(event, log, messenger, delivery.thread, curve, holder, now)
@@ -305,10 +306,10 @@ def _settled(log: NotificationLog, what: Subject, holder: str, delivery: Deliver
     return True
 
 
-def _keep_thread(log: NotificationLog, run_id: str, thread: Thread) -> None:
+def _keep_thread(log: NotificationLog, run_id: str, thread: Thread, instead_of: Thread | None) -> None:
     """Without it the next message begins a thread: no reason to fail one that was sent."""
     try:
-        log.keep_thread(run_id, thread)
+        log.keep_thread(run_id, thread, instead_of)
     except LogUnavailable:
         return
 
