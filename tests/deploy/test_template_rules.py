@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from nightshift.adapters import notification_log
 from nightshift.contract.layout import RunKeys
 from nightshift.handlers.settings import (
     ApiSettings,
@@ -208,6 +209,21 @@ def test_the_reconciler_writes_no_evidence_and_no_run() -> None:
         "${Bucket.Arn}/runs/*/attempts/*/diagnostics/*",
         "${Bucket.Arn}/schema/runspec.json",
     ]
+
+
+def test_the_notifier_may_delete_only_what_waited_for_the_morning() -> None:
+    assert roles_granted("dynamodb:BatchWriteItem") == {role_of("NotifierFunction")}
+    deleting = [
+        one
+        for one in statements(role_of("NotifierFunction"))
+        if {"dynamodb:DeleteItem", "dynamodb:BatchWriteItem"} & set(actions(one))
+    ]
+    assert [one["Condition"] for one in deleting] == [
+        {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [notification_log.NIGHT]}}
+    ]
+    assert set(actions(deleting[0])) == {"dynamodb:DeleteItem", "dynamodb:BatchWriteItem"}, (
+        "its condition is theirs only"
+    )
 
 
 def test_every_route_needs_a_signed_request() -> None:
