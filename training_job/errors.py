@@ -230,7 +230,7 @@ def _known(error: BaseException) -> JobError | None:
         return HostOutOfMemory(f"out of main memory: {text}")
     if isinstance(error, OSError) and error.errno in _STORAGE_FULL:
         return StorageFull(f"no space is left on the shared filesystem: {text}")
-    if isinstance(error, OSError) and error.errno in _STORAGE_GONE:
+    if is_storage_gone(error):
         return StorageUnreachable(f"storage does not answer: {text}")
     if names & _CREDENTIAL_ERRORS or _client_code(error) in _EXPIRED_CODES:
         return CredentialsExpired(f"AWS credentials are missing or expired: {text}")
@@ -248,6 +248,11 @@ def _known(error: BaseException) -> JobError | None:
     if said is OutcomeCause.WORKER_LOST or names & _WORKER_ERRORS or "GetTimeoutError" in names:
         return WorkerLost(f"a rollout worker was lost ({type(error).__name__}): {text}")
     return None
+
+
+def is_storage_gone(error: BaseException) -> bool:
+    """Whether a read or a write failed because of what lies beneath the file: it says nothing about the file."""
+    return isinstance(error, OSError) and error.errno in _STORAGE_GONE
 
 
 def by_cause(cause: OutcomeCause, text: str) -> JobError:

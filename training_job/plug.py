@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from nightshift.contract import RunSpec, SeedData, SharedPaths
 from nightshift.contract.spec import Code, Data, ParquetData, WheelCode
-from training_job.errors import BadConfiguration
+from training_job.errors import BadConfiguration, is_storage_gone
 from training_job.pins import Pin, Pins
 from training_job.store import ObjectStore, reading_s3, split_uri
 
@@ -191,6 +191,8 @@ def _parquet_items(data: ParquetData, field: str, paths: SharedPaths, open_store
     try:
         rows = parquet.read_table(path).to_pylist()
     except (ValueError, OSError) as error:  # pyarrow's errors are of these kinds
+        if is_storage_gone(error):
+            raise
         raise BadConfiguration(field, f"{data.uri} is no parquet file: {str(error)[:300]}") from error
     if not rows:
         raise BadConfiguration(field, f"{data.uri} has no rows")

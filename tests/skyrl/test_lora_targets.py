@@ -24,7 +24,7 @@ from nightshift.contract.spec import LoraSettings
 from nightshift.core.admission import check_spec
 from tests.builders import spec_json
 from tests.skyrl.fsdp import vision_language_config
-from training_job.errors import BadConfiguration
+from training_job.errors import BadConfiguration, StorageUnreachable, classify
 from training_job.trainers.skyrl.targets import refuse_adapted_tower, tower_layers
 
 DEFAULT = LoraSettings()
@@ -139,3 +139,11 @@ def test_a_model_that_transformers_does_not_know_is_one_clear_line(tmp_path: Pat
     with pytest.raises(BadConfiguration, match=r"model.source: transformers cannot make this model") as told:
         refuse_adapted_tower(cfg)
     assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_mount_that_fails_under_a_models_configuration_is_no_bad_model(tmp_path: Path) -> None:
+    """A read of this process's memory at address 0 fails with EIO, by the kernel itself."""
+    (tmp_path / "config.json").symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        tower_layers(tmp_path)
+    assert isinstance(classify(raised.value), StorageUnreachable)

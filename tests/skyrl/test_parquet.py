@@ -19,7 +19,7 @@ from skyrl.train.dataset import PromptDataset
 from nightshift.contract import OutcomeCause, SharedPaths
 from nightshift.contract.spec import ParquetData
 from tests.skyrl.rig import Letters, MemoryStore
-from training_job.errors import BadConfiguration
+from training_job.errors import BadConfiguration, StorageUnreachable, classify
 from training_job.plug import Items, open_items
 from training_job.trainers.skyrl.datasets import write_rows
 
@@ -105,3 +105,13 @@ def test_a_file_that_is_none_is_named(place: Place, content: bytes | None, told:
         place.put(content)
     with pytest.raises(BadConfiguration, match=f"task.eval: {place.uri} {told}"):
         place.read()
+
+
+def test_a_mount_that_fails_while_pyarrow_reads_is_no_bad_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow's own error of the kernel's EIO: that of a read of this process's memory at address 0."""
+    place = Place("shared", tmp_path)
+    place.write(GOOD)
+    monkeypatch.setattr(parquet, "read_table", lambda path: pyarrow.OSFile("/proc/self/mem").read_at(8, 0))
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        place.read()
+    assert isinstance(classify(raised.value), StorageUnreachable)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nightshift.contract.skyrl import adapts
-from training_job.errors import BadConfiguration
+from training_job.errors import BadConfiguration, is_storage_gone
 
 LANGUAGE: Final = "language_model"
 """Part of the name of every layer of the language model, in the vision-language models of transformers."""
@@ -22,12 +22,15 @@ def tower_layers(model: Path) -> list[str]:
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     try:
+        (model / "config.json").read_bytes()  # transformers' own error of a mount that is gone has lost its number
         config = AutoConfig.from_pretrained(str(model))
         if getattr(config, "vision_config", None) is None:
             return []
         with torch.device("meta"):
             net: Any = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, KeyError, ImportError) as error:
+        if is_storage_gone(error):
+            raise
         said = " ".join(str(error).split())[:300]
         raise BadConfiguration("model.source", f"transformers cannot make this model: {said}") from error
     names = [name for name, layer in net.named_modules() if isinstance(layer, torch.nn.Linear) and name != "lm_head"]
