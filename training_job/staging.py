@@ -130,12 +130,16 @@ def is_staged(folder: Path) -> bool:
 
 
 def _staged_files(folder: Path) -> list[tuple[str, int]]:
+    """By its record; empty where there is none or it says nothing. Raises StorageUnreachable where that cannot be known: a
+    folder must not be called broken, which other runs may be reading, because the mount is."""
     try:
         record: Any = json.loads((folder / STAGED).read_bytes())
         files: Mapping[str, int] = record["files"]
         return [(str(name), int(size)) for name, size in files.items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return []
+    except OSError as error:
+        raise StorageUnreachable(f"{folder / STAGED} cannot be read: {error}") from error
 
 
 def _take_over(root: Path, digest: str, owner: Owner) -> Path:

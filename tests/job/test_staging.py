@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,10 +22,10 @@ from nightshift.contract import OutcomeCause, SharedPaths
 from nightshift.contract.spec import BaseModelSettings, ParquetData
 from tests.job.memory import MemoryStore
 from tests.job.support import BUCKET
-from training_job.errors import BadConfiguration, StorageFull, StorageUnreachable
+from training_job.errors import BadConfiguration, StorageFull, StorageUnreachable, classify
 from training_job.plug import open_items, problem_of_row
 from training_job.sources import HubOrigin, base_model
-from training_job.staging import Owner, Wanted, digest_of_origin, is_staged, stage
+from training_job.staging import STAGED, Owner, Wanted, digest_of_origin, is_staged, stage
 from training_job.store import S3Store
 
 FIRST, SECOND = Owner("run", 1), Owner("run", 2)
@@ -120,6 +121,25 @@ def test_two_runs_at_the_same_time_both_get_the_whole_folder(tmp_path: Path) -> 
         thread.join(20)
     assert len(found) == 2 and found[0] == found[1] and contents(found[0]) == TEXTS
     assert names_in(tmp_path) == [found[0].name]
+
+
+def unreadable(path: Path) -> None:
+    """A file there whose reads fail with EIO, by the kernel itself: this process's memory at address 0."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/proc/self/mem")
+
+
+def test_a_folder_that_cannot_be_read_for_the_mounts_sake_must_not_be_renamed_under_its_readers(tmp_path: Path) -> None:
+    folder = stage(Shelf(TEXTS), tmp_path, FIRST)
+    record = (folder / STAGED).read_bytes()
+    unreadable(folder / STAGED)
+    with pytest.raises(StorageUnreachable, match=r"\.nightshift\.json cannot be read"):
+        stage(Shelf(TEXTS), tmp_path, Owner("another", 1))
+    assert names_in(tmp_path) == [folder.name] and contents(folder) == TEXTS
+    (folder / STAGED).unlink()
+    (folder / STAGED).write_bytes(record)
+    later = Shelf(TEXTS)
+    assert stage(later, tmp_path, Owner("another", 2)) == folder and later.fetched == []
 
 
 def test_a_staged_folder_that_somebody_damaged_is_staged_anew_and_the_old_one_stays_for_its_readers(
@@ -404,6 +424,32 @@ def test_without_pyarrow_parquet_data_are_refused_by_field(tmp_path: Path, monke
     data = ParquetData(kind="parquet", uri="/shared/rows.parquet")
     with pytest.raises(BadConfiguration, match=r"task\.eval: parquet data needs pyarrow"):
         open_items(data, "task.eval", SharedPaths("run", tmp_path), S3Store)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.EIO, "Input/output error"), StorageUnreachable),
+        (OSError(errno.ESTALE, "Stale file handle"), StorageUnreachable),
+        (OSError("Couldn't deserialize thrift: TProtocolException: Invalid data"), BadConfiguration),
+        (ValueError("Parquet magic bytes not found in footer"), BadConfiguration),
+    ],
+)
+def test_a_mount_that_fails_under_a_parquet_file_is_no_bad_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
+) -> None:
+    """At the boundary of pyarrow, which this environment lacks; ``tests/skyrl`` has the real one's error."""
+
+    def read_table(path: Path) -> Any:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", types.SimpleNamespace(read_table=read_table))
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(Exception) as raised:
+        open_items(
+            ParquetData(kind="parquet", uri="/shared/rows.parquet"), "task.eval", SharedPaths("run", tmp_path), S3Store
+        )
+    assert type(classify(raised.value)) is kind
 
 
 def test_pins_that_cannot_be_read_are_as_none(s3: Any, tmp_path: Path, model: str) -> None:
