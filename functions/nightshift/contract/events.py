@@ -32,7 +32,9 @@ class ScheduledStart(Document):
 
     scheduled_time: AwareDatetime
     schedule: str = Field("", max_length=1_600, description="ARN of the schedule: the run's owner is its name")
-    spec_uri: str | None = Field(None, max_length=1_024, description="s3:// address of a YAML or JSON spec")
+    spec_uri: str | None = Field(
+        None, max_length=1_024, description="s3:// address of a YAML or JSON spec, below schedules/ of the bucket"
+    )
     spec: dict[str, Any] | None = None
 
     @model_validator(mode="after")
