@@ -165,8 +165,9 @@ _BY_WORDS: Final[dict[OutcomeCause, tuple[type[JobError], str]]] = {
 """What the words of an exception can say about its cause."""
 
 
-class Terminated(BaseException):
-    """SIGTERM arrived. Not an Exception: nothing in between may swallow it."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. Not an Exception: nothing in between may swallow it. A KeyboardInterrupt, because asyncio keeps any other
+    in a log or in a task that nobody may wait for, and ray.get waits to its end and then raises a SystemError."""
 
 
 EXIT_CODES: Final[dict[OutcomeCause, ExitCode]] = {

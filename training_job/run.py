@@ -103,7 +103,7 @@ def run(bucket: str, run_id: str, attempt: int, floor: int, smaller: bool = Fals
             spec, attempt, floor, paths, store, S3Store, Uploader(store), reporter, record, watch, say, secrets, tracker
         )
         return _finish(job, _train(job))
-    except Terminated:
+    except KeyboardInterrupt:  # Terminated, or the plain one that ray.get raises in its place
         return _terminated(store, reporter, record)
     except Exception as error:  # noqa: BLE001 - the job's outermost: whatever it is becomes an outcome
         known = explained(error, shared_paths(run_id).logs, since)
