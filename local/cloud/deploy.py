@@ -72,6 +72,7 @@ def _schedule(scheduler: Any, parts: Mapping[str, str]) -> None:
         "Name": parts["name"],
         "ScheduleExpression": parts["expression"],
         "FlexibleTimeWindow": {"Mode": "OFF"},
+        "State": "ENABLED",  # AWS's default, also of an update; moto knows it at the creation alone
         "Target": target,
     }
     try:

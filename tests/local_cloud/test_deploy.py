@@ -64,6 +64,8 @@ def test_a_second_deployment_updates_in_place(cloud: Cloud) -> None:
     finally:
         deploy(cloud.config, TEMPLATE, {})
     assert deploy(cloud.config, TEMPLATE, {}) == cloud.outputs
+    (schedule,) = cloud.client("scheduler").list_schedules()["Schedules"]
+    assert schedule["State"] == "ENABLED"
 
 
 def test_outputs_are_served_and_the_apis_address_is_the_local_one(cloud: Cloud) -> None:
