@@ -10,7 +10,6 @@ from nightshift.contract.publication import AttemptLine
 
 AUDIT_LINES = 8
 BAR = 30
-ENDED = frozenset({"succeeded", "failed", "cancelled", "rejected"})
 
 
 def clean(text: str, limit: int = 300) -> str:
@@ -45,7 +44,7 @@ def progress(view: RunView) -> str:
     parts = [f"step {view.step} of {view.total_steps}", f"saved up to step {view.verified_step}"]
     if view.success is not None:
         parts.append(f"{view.success:.1%} solved")
-    if view.eta_seconds and view.state not in ENDED:
+    if view.eta_seconds and view.ended_at is None:
         parts.append(f"about {length(view.eta_seconds)} left")
     return f"[{'#' * filled}{'-' * (BAR - filled)}] {', '.join(parts)}"
 

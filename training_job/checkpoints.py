@@ -212,6 +212,12 @@ def adapter_of(paths: SharedPaths, step: int) -> Path:
     return paths.checkpoint(step) / "policy" / "lora_adapter"
 
 
+def room_needed(there: Sequence[int], one: int, keep: int) -> int:
+    """Bytes that a run's checkpoints of ``one`` byte each still need beside those that are there: one more than are kept, for
+    the new one is written before the oldest goes."""
+    return max(0, one * (keep + 1) - sum(there))
+
+
 def sizes_on_disk(paths: SharedPaths) -> list[int]:
     """Bytes of each checkpoint that a run has."""
     folders = [paths.checkpoint(step) for step in steps_on_disk(paths.ckpts)]

@@ -17,6 +17,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     fresh.replace(path)
 
 
+def keeps(path: Path, content: bytes) -> bool:
+    """Does the storage give back what it is given? Writes a file, forces it to the storage, reads it back, and removes it.
+
+    Raises OSError where one of that fails."""
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return path.read_bytes() == content
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def sync_tree(folder: Path) -> None:
     """Force the content of every file below ``folder`` to the storage."""
     for path in folder.rglob("*"):

@@ -16,8 +16,9 @@ from typing import Final
 
 from nightshift.contract import EvalSet, RunKeys, SharedPaths
 from nightshift.contract.layout import SHARED_ENV
-from training_job.checkpoints import sizes_on_disk
+from training_job.checkpoints import room_needed, sizes_on_disk
 from training_job.errors import BadConfiguration, StorageFull, StorageUnreachable
+from training_job.files import keeps
 from training_job.job import Job
 from training_job.store import ObjectStore
 
@@ -45,17 +46,9 @@ def _shared(paths: SharedPaths, attempt: int) -> None:
         raise StorageUnreachable(
             f"the shared mount {mount} is not there: mount the filesystem on every pod, or name another folder by {SHARED_ENV}"
         )
-    content = os.urandom(_BYTES)
     try:
         paths.root.mkdir(parents=True, exist_ok=True)
-        try:
-            with file.open("wb") as written:
-                written.write(content)
-                written.flush()
-                os.fsync(written.fileno())
-            same = file.read_bytes() == content
-        finally:
-            file.unlink(missing_ok=True)
+        same = keeps(file, os.urandom(_BYTES))
     except OSError as error:
         if error.errno in _FORBIDDEN:
             raise BadConfiguration(
@@ -107,7 +100,7 @@ def hold_space(job: Job, base: Path) -> None:
     paths, kept = job.paths, job.spec.training.max_ckpts_to_keep + 1
     there = sizes_on_disk(paths)
     one = max(there, default=0) or checkpoint_bytes(base)
-    whole, needed = one * kept, max(0, one * kept - sum(there))
+    whole, needed = one * kept, room_needed(there, one, kept - 1)
     disk = shutil.disk_usage(paths.mount)
     told = f"{kept} checkpoints of {_gb(one)} (training.max_ckpts_to_keep and one more)"
     if whole > disk.total:

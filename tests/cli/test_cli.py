@@ -298,7 +298,9 @@ def test_status_says_where_a_run_is_what_happened_and_moves_no_cursor() -> None:
 
 def test_status_of_a_run_that_is_over_promises_no_time_and_an_attempt_that_is_silent_no_step() -> None:
     silent = {"n": 3, "started_at": "2026-11-30T02:20:03Z", "last_saved_step": 40, "gpu_hours": 0.1}
-    with api(200, VIEW | {"state": "failed", "attempts": [*VIEW["attempts"], silent]}) as to:
+    with api(
+        200, VIEW | {"state": "failed", "ended_at": "2026-11-30T03:00:03Z", "attempts": [*VIEW["attempts"], silent]}
+    ) as to:
         done = process("status", "maze-demo", "--api", to.address)
 
     assert "3. not begun yet: running" in done.stdout

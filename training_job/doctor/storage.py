@@ -12,8 +12,9 @@ from typing import Final
 
 from nightshift.contract import SharedPaths
 from nightshift.contract.layout import SHARED_ENV, SHARED_MOUNT
-from training_job.checkpoints import sizes_on_disk
+from training_job.checkpoints import room_needed, sizes_on_disk
 from training_job.doctor.finding import Finding, Place, no, not_here, ok
+from training_job.files import keeps
 
 GB: Final = 1_000_000_000
 ASSUMED_CHECKPOINT: Final = 35 * GB
@@ -41,17 +42,12 @@ def writable(shared: Path) -> Iterator[Finding]:
         return
     folder = shared / "runs"
     probe = folder / f".doctor-{secrets.token_hex(8)}"
-    content, made = secrets.token_bytes(1 << 20), not folder.exists()
+    made = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
         try:
-            with probe.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            same = probe.read_bytes() == content
+            same = keeps(probe, secrets.token_bytes(1 << 20))
         finally:
-            probe.unlink(missing_ok=True)
             if made:  # it would belong to whoever asks, not to whom the runs are of
                 folder.rmdir()
     except OSError as error:
@@ -72,7 +68,7 @@ def space(shared: Path, keep: int, run_id: str | None, assumed: int = ASSUMED_CH
         return
     there = sizes_on_disk(SharedPaths(run_id, shared)) if run_id else []
     size = max(there, default=assumed)
-    needed = max(0, size * (keep + 1) - sum(there))
+    needed = room_needed(there, size, keep)
     free = shutil.disk_usage(shared).free
     told = (
         f"{_gb(free)} free; {keep + 1} checkpoints of {_gb(size)} ({'this run has such' if there else 'assumed'}) "

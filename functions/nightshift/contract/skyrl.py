@@ -118,7 +118,10 @@ def _overrides(spec: RunSpec) -> Iterator[Problem]:
 def _saves(spec: RunSpec) -> Iterator[Problem]:
     if spec.training.max_ckpts_to_keep < 2:
         # It prunes right after a save, before anybody has looked whether that one is whole.
-        yield "training.max_ckpts_to_keep", "SkyRL would delete the only good checkpoint after each save: keep 2 at least"
+        yield (
+            "training.max_ckpts_to_keep",
+            "SkyRL would delete the only good checkpoint after each save: keep 2 at least",
+        )
 
 
 def _target(spec: RunSpec) -> Iterator[Problem]:

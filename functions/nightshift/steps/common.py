@@ -22,6 +22,11 @@ def execution_name(run: Run) -> str:
     return f"{run.run_id}-r{run.k}"
 
 
+def start_execution(ports: Ports, run: Run) -> None:
+    """Start the execution that is in charge of the run. Repeated, it has the same name and the same input: it runs once."""
+    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
+
+
 def stage_key(run: Run, key: str) -> str:
     """Of a stage that comes once in a run, and once more after each time that it was reopened."""
     return f"{key}-again{run.reopenings}" if run.reopenings else key

@@ -27,7 +27,7 @@ from nightshift.core.requests import (
     too_late,
 )
 from nightshift.core.run import Run, RunState
-from nightshift.steps.common import audit, execution_name
+from nightshift.steps.common import audit, start_execution
 from nightshift.steps.ports import Ports, Rejection
 
 
@@ -94,7 +94,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         return _refuse(ports, raw, owner, [taken], conflict=True)
     if there.state is RunState.ADMITTED and not there.reopenings:  # a retry may have changed the spec
         ports.artifacts.put_spec(checked)
-        ports.executions.start(execution_name(there), {"version": 1, "run_id": there.run_id, "k": there.k})
+        start_execution(ports, there)
     if created:
         audit(
             ports,

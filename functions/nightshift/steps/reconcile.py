@@ -30,7 +30,7 @@ from nightshift.core.reconcile import (
     oldest_look_age,
 )
 from nightshift.core.run import Run, RunState, Signal, SignalKind
-from nightshift.steps.common import audit, execution_name
+from nightshift.steps.common import audit, execution_name, start_execution
 from nightshift.steps.ending import emit_final, finish_for, spec_or_none, wake_next
 from nightshift.steps.ports import Ports
 from nightshift.steps.signals import wake
@@ -236,7 +236,7 @@ def _wake_run(ports: Ports, finding: Finding) -> bool:
 def _start(ports: Ports, finding: Finding) -> bool:
     """As intake and the predecessor do: same name, same input."""
     run = ports.runs.load(finding.run_id, finding.k)
-    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
+    start_execution(ports, run)
     audit(ports, run.run_id, "reconciler", f"started execution r{run.k}", detail=finding.why)
     return True
 

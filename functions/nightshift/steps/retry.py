@@ -9,7 +9,7 @@ from nightshift.contract.events import FieldError
 from nightshift.core.errors import NightshiftError, PermanentError, StaleExecution, TransientError, bounded
 from nightshift.core.reopen import REOPENABLE, is_repeated, reopening, retry_problems
 from nightshift.core.run import Run, RunState
-from nightshift.steps.common import audit, execution_name, gpu_hours_of
+from nightshift.steps.common import audit, gpu_hours_of, start_execution
 from nightshift.steps.control import GAP, TRIES, NoSuchRun, NotPossible
 from nightshift.steps.ports import Ports
 
@@ -60,7 +60,7 @@ def _go_on(ports: Ports, run: Run, change: Retry, who: str) -> None:
     lines = ports.runs.audit_trail(run.run_id, NEWEST)
     if not any(line.what == RETRIED and line.at >= since for line in lines):
         audit(ports, run.run_id, "person", RETRIED, detail=f"by {bounded(who, 200)}{_told(change)}")
-    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
+    start_execution(ports, run)
 
 
 def _problems(ports: Ports, run: Run, change: Retry) -> Sequence[FieldError]:

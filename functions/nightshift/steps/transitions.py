@@ -11,7 +11,7 @@ from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, bounded
 from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
-from nightshift.steps.common import audit, emit, execution_name, next_shift, stage_key
+from nightshift.steps.common import audit, emit, next_shift, stage_key, start_execution
 from nightshift.steps.ports import Ports
 from nightshift.steps.reports import outcome_of, progress_of
 from nightshift.steps.requests import Reply, StepRequest
@@ -71,7 +71,7 @@ def successor(ports: Ports, request: StepRequest) -> Reply:
         run = ports.runs.succeed(run)
     if run is None or run.k != request.k + 1:
         raise StaleExecution(request.run_id, request.k, "the run went on in other executions")
-    ports.executions.start(execution_name(run), {"version": 1, "run_id": run.run_id, "k": run.k})
+    start_execution(ports, run)
     audit(ports, run.run_id, "step", f"execution r{run.k} takes over", detail=f"after {run.history_base} turns in all")
     return Reply(decision=READY, shift=str(run.shift_seq))
 
