@@ -307,6 +307,12 @@ def test_the_doctor_may_remove_its_own_probe_and_nothing_of_a_run() -> None:
         spec(run_id=PROBES.split("/")[1])
 
 
+def test_the_template_can_be_read_by_a_person() -> None:
+    lines = (ROOT / "template.yaml").read_text().splitlines()
+    assert len(lines) <= 1_000
+    assert max(map(len, lines)) <= 170
+
+
 def test_no_secret_and_no_account_is_written_into_the_template() -> None:
     text = json.dumps(translated())
     assert "hooks.slack.com/" not in text
