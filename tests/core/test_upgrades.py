@@ -12,12 +12,14 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from nightshift.contract.spec import RunSpec, spec_digest
 from nightshift.contract.tracking import Tracker, Tracking
 from nightshift.contract.upgrades import LATER, MOVED, spec_file
 from nightshift.core.admission import check_spec
 from tests.builders import spec, spec_json
+from tests.upgrade.told import documents, read, versions
 
 BASE = Path(__file__).parent.parent / "fixtures" / "base"
 BASE_FIELDS = frozenset((BASE / "fields.txt").read_text().split())
@@ -98,6 +100,31 @@ def test_a_stored_spec_has_later_fields_only_where_they_are_set() -> None:
     }  # fmt: skip
     full = spec(plateau={}, tracking={"project": "p"}, secrets={"A": "b"}, budgets={"download_minutes": 5})
     assert RunSpec.model_validate_json(spec_file(full)) == full
+
+
+def grown(value: Any) -> Any:
+    """What a newer release would write in the place of a document: every part of it has a field more."""
+    match value:
+        case BaseModel():
+            named = {
+                field.alias or name: grown(getattr(value, name)) for name, field in type(value).model_fields.items()
+            }
+            return named | {"a_newer_field": {"of": ["a", "newer", "kind"]}}
+        case list() | tuple():
+            return [grown(one) for one in value]
+        case dict():
+            return {name: grown(one) for name, one in value.items()}
+    return to_jsonable_python(value)
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_newer_field_in_any_part_of_a_document_is_ignored_and_the_rest_is_read(name: str) -> None:
+    """Functions are exchanged one after another, and a way back is an upgrade too: there is always somebody newer."""
+    kind = documents()[name]
+    whole = list(versions(kind))[1]
+    document = kind.model_validate(whole)
+
+    assert read(name, grown(document)) == {"read": whole}
 
 
 def old(**skyrl: Any) -> dict[str, Any]:

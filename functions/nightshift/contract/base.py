@@ -51,5 +51,6 @@ class Document(Model):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parse; raises ``pydantic.ValidationError`` for anything that is not this document."""
-        return cls.model_validate_json(text)
+        """Parse; raises ``pydantic.ValidationError`` for anything that is not this document. A part of it may have a newer
+        field, too: it is ignored there as it is at the top."""
+        return cls.model_validate_json(text, extra="ignore")

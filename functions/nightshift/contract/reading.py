@@ -63,7 +63,7 @@ def read_document(kind: type[M], body: bytes | str) -> Reading[M]:
             newer=True,
         )
     try:
-        document = kind.model_validate(raw)
+        document = kind.model_validate(raw, extra="ignore" if issubclass(kind, Document) else None)
     except ValidationError as error:
         raise _refused(kind, error) from None
     if issubclass(kind, Document):

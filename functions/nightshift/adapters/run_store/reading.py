@@ -61,7 +61,7 @@ def _misplaced(document: BaseModel) -> list[str]:
 
 def read(kind: type[D], item: dict[str, Any]) -> D:
     """Raises one of ``UNREADABLE``."""
-    document = kind.model_validate(item)
+    document = kind.model_validate(item, extra="ignore")
     bad = _misplaced(document)
     if bad:
         raise ValueError(f"{', '.join(bad)}: not a moment with a time zone")
@@ -111,7 +111,7 @@ def read_attempt(item: dict[str, Any]) -> Attempt:
     key = {"n": number, "submission_id": submission_id(str(item["pk"]).removeprefix("RUN#"), number)}
     bad: set[str] = set()
     try:
-        attempt = Attempt.model_validate({**item, **key})
+        attempt = Attempt.model_validate({**item, **key}, extra="ignore")
         bad = set(_misplaced(attempt))
     except ValidationError as error:
         bad = {str(e["loc"][0]) for e in error.errors()}
@@ -130,4 +130,4 @@ def _without(item: dict[str, Any], bad: set[str]) -> Attempt:
         kept |= {"started_at": datetime.fromtimestamp(0, UTC), "gpus": 0}
     if "ended_at" in bad and "ended_at" in item:  # it is over, whenever that was
         kept |= {"ended_at": kept["started_at"]}
-    return Attempt.model_validate(kept)
+    return Attempt.model_validate(kept, extra="ignore")

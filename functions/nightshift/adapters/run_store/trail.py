@@ -68,6 +68,6 @@ def _rejection(item: dict[str, Any]) -> Rejection:
         digest=str(item["sk"]).removeprefix("REJECTED#"),
         run_id=str(item["pk"]).removeprefix("RUN#"),
         owner=str(item["owner"]),
-        errors=[FieldError.model_validate(e) for e in item["errors"]],
+        errors=[FieldError.model_validate(e, extra="ignore") for e in item["errors"]],
         at=moment(item["at"]),
     )
