@@ -40,6 +40,9 @@ class StackConfig(BaseModel):
     spare_joins_after: float = 0.0
     """Seconds between a node's loss and the arrival of its replacement in Kubernetes."""
 
+    images: dict[str, Path] = {}
+    """Folder of what an image holds, by its reference; every other image holds this checkout."""
+
     @property
     def cloud_url(self) -> str:
         """moto: every AWS API, Lambda invocations, and the HTTP API's routes."""

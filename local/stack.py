@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from samtranslator.yaml_helper import yaml_parse
+
 from local import proctree, tls
 from local.account import Account
 from local.cloud.deploy import deploy
@@ -36,13 +38,21 @@ class Stack:
     Entering returns when a run could be asked for. Leaving ends every process, and ``left_over`` then names those that
     were found running after their end (there should be none). Logs are copied to ``logs_to``, where given;
     ``settings`` are fields of the configuration that are to be other than usual; memory need not be measured.
+    ``template`` and ``python`` are what is deployed first.
     """
 
     def __init__(
-        self, say: Callable[[str], None], logs_to: Path | None = None, measures_memory: bool = True, **settings: object
+        self,
+        say: Callable[[str], None],
+        logs_to: Path | None = None,
+        measures_memory: bool = True,
+        template: Path = TEMPLATE,
+        python: Path | None = None,
+        **settings: object,
     ) -> None:
         self._say = say
         self._logs_to, self._measures_memory = logs_to, measures_memory
+        self._template, self._python = template, python
         self._exit = ExitStack()
         self.config: StackConfig = new_config(new_state_dir()).model_copy(update=settings)
         self.supervisor = Supervisor(self.config.log_dir)
@@ -86,11 +96,19 @@ class Stack:
             self._exit.enter_context(self.memory)
         for child in children:
             self.supervisor.wait_ready(child, _READY_SECONDS)
-        self._say(f"cloud and kubernetes are up; deploying {TEMPLATE.name}")
-        self.outputs = deploy(config, TEMPLATE, self._parameters())
+        self._say(f"cloud and kubernetes are up; deploying {self._template.name}")
+        self._given = self._parameters()
+        self.deploy(self._template, self._python)
+        self._wait_healthy()
+
+    def deploy(self, template: Path, python: Path | None = None) -> None:
+        """Create the stack, or update it to another release's template, state machines and functions, which lie beside
+        it. Runs may be under way. ``python`` has that release's requirements, where they are others."""
+        declared = yaml_parse(template.read_text(encoding="utf-8"))["Parameters"]
+        given = {name: value for name, value in self._given.items() if name in declared}
+        self.outputs = deploy(self.config, template, given, python)
         self.account.api_url = self.outputs["ApiUrl"]
         self._allow_controller()
-        self._wait_healthy()
 
     def _parameters(self) -> dict[str, str]:
         """What a person would answer to ``sam deploy --guided``; the webhook is a secret that exists before."""

@@ -67,6 +67,7 @@ class Account:
             arn=function.function_arn,
             role_arn=function.role,
             code=Path(deployed["code"]),
+            python=Path(deployed["python"]) if "python" in deployed else None,
             handler=str(function.handler),
             timeout=float(function.timeout),
             memory=int(function.memory_size),

@@ -29,10 +29,13 @@ class DeployError(RuntimeError):
     """The stack did not come up; the message says which resource and why."""
 
 
-def deploy(config: StackConfig, template_path: Path, parameters: Mapping[str, str]) -> Outputs:
+def deploy(
+    config: StackConfig, template_path: Path, parameters: Mapping[str, str], python: Path | None = None
+) -> Outputs:
     """Deploy, start one environment of each function in the background, and return the stack's outputs.
 
-    A second call updates. Raises TemplateError for what would be lost here, and DeployError.
+    A second call updates. ``python`` runs these functions in place of the configuration's. Raises TemplateError for what
+    would be lost here, and DeployError.
     """
     translation = translate(template_path, parameters, config.region, config.cloud_url + API_PREFIX)
     for name, kind, reason in translation.dropped:
@@ -52,7 +55,7 @@ def deploy(config: StackConfig, template_path: Path, parameters: Mapping[str, st
         config,
         "/_local/deployment",
         {
-            "functions": list(_functions(translation, names, outputs)),
+            "functions": list(_functions(translation, names, outputs, python or config.functions_python)),
             "routes": [
                 {"method": one.method, "path": one.path, "function": names[one.function], "iam": one.iam}
                 for one in translation.routes
@@ -82,12 +85,13 @@ def _schedule(scheduler: Any, parts: Mapping[str, str]) -> None:
 
 
 def _functions(
-    translation: Translation, names: Mapping[str, str], outputs: Mapping[str, str]
+    translation: Translation, names: Mapping[str, str], outputs: Mapping[str, str], python: Path
 ) -> Iterator[dict[str, Any]]:
     for logical, name in names.items():
         yield {
             "name": name,
             "code": str(translation.code[logical]),
+            "python": str(python),
             "retries": translation.retries.get(logical, 2),
             "on_failure_arn": outputs.get(f"{ON_FAILURE}{logical}"),
         }

@@ -184,6 +184,7 @@ class RayPods:
         """Nothing of this process's own environment but what a login shell would have."""
         shared = str(self._config.shared_dir)
         inherited = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TZ") if name in os.environ}
+        code = self._config.images.get(pod["spec"]["containers"][0]["image"], REPOSITORY)
         return {
             "NIGHTSHIFT_SHARED": shared,
             **inherited,
@@ -194,7 +195,7 @@ class RayPods:
             "PYTHONUNBUFFERED": "1",
             **pods.container_env(pod, ip, shared),
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "functions"), str(REPOSITORY))),
+            "PYTHONPATH": os.pathsep.join((str(code / "functions"), str(code))),
             "POD_NAME": pod["metadata"]["name"],
         }
 

@@ -283,6 +283,31 @@ def test_a_failed_nested_execution_is_retried_under_another_name_and_then_caught
     assert sorted(name[-2:] for name in names) == ["-0", "-1"]
 
 
+def test_a_running_execution_keeps_its_definition_and_starts_nested_ones_by_the_new_one(cloud: Cloud) -> None:
+    """What an update of a deployed stack relies on: parents that are under way are exchanged by nobody."""
+    child = cloud.machine({"Give": passing("old child")})
+    task = {"StateMachineArn": child.arn, "Name": unique("n")}
+    note = unique("t")
+    parent = cloud.machine(
+        {
+            "Wait": cloud.callback(note, TimeoutSeconds=60, Next="Nested"),
+            "Nested": {"Type": "Task", "Resource": SYNC2, "Arguments": task, "Next": "Give"},
+            "Give": passing({"parent": "old parent", "child": "{% $states.input.Output %}"}),
+        }
+    )
+    running = parent.start()
+    token = eventually(lambda: cloud.note(note))["event"]["token"]
+    states = cloud.client("stepfunctions")
+    for machine, text in ((child, "new child"), (parent, "new parent")):
+        definition = {"QueryLanguage": "JSONata", "StartAt": "Give", "States": {"Give": passing(text)}}
+        states.update_state_machine(stateMachineArn=machine.arn, definition=json.dumps(definition))
+
+    states.send_task_success(taskToken=token, output="{}")
+
+    assert json.loads(cloud.ended(running)["output"]) == {"parent": "old parent", "child": "new child"}
+    assert json.loads(parent.run()["output"]) == "new parent"
+
+
 def test_stopping_the_parent_stops_its_nested_execution(cloud: Cloud) -> None:
     child = cloud.machine({"Nap": NAP, "Done": DONE})
     execution = cloud.machine({"Nest": nesting(cloud, child.arn, End=True)}).start({"run_id": "r1"})

@@ -132,7 +132,7 @@ class FunctionHost:
             if len(function.all) >= MAX_ENVIRONMENTS:
                 raise ThrottledError(function.spec.name)
             log = self._log_dir / f"lambda-{function.spec.name}.log"
-            environment = Environment(function.spec, self._python, variables, log)
+            environment = Environment(function.spec, function.spec.python or self._python, variables, log)
             function.all.add(environment)
             return environment
 

@@ -24,6 +24,8 @@ class FunctionSpec:
     """Queue for a record of an asynchronous invocation that failed for good."""
     dead_letter_arn: str | None = None
     """Queue for the payload of such an invocation."""
+    python: Path | None = None
+    """Runs it in place of the host's."""
     retries: int = 2
     """Of an asynchronous invocation after the first try."""
 
