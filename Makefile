@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi lock package clean environments
+.PHONY: help demo up test test-upgrade test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
@@ -25,7 +25,7 @@ LAMBDA_PYTHONS := 3.12 3.13 3.11
 RUN := PYTHONPATH=functions:. .venv/bin/python
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(DEMO) $(FUNCTIONS) ## one training run, end to end, on this computer, through a node's death
 	@$(RUN) -m local demo
@@ -35,6 +35,9 @@ up: $(DEMO) $(FUNCTIONS) ## the local stack alone; it runs until Ctrl-C
 
 test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this computer cannot run, and why
 	@sh .ci/test.sh
+
+test-upgrade: $(TEST) $(FUNCTIONS) ## runs go on while the release before becomes this one, and back (about 4 minutes)
+	@$(RUN) -m pytest -q tests/upgrade/running_work.py tests/upgrade </dev/null
 
 test-skyrl: $(SKYRL) ## the contract tests against SkyRL itself, without a GPU (1.8 GB in an environment of their own)
 	@.venv-skyrl/bin/python -m pytest -q tests/skyrl </dev/null
@@ -73,7 +76,7 @@ package: $(FUNCTIONS) ## build/: the template and the trimmed artifact that `sam
 environments: $(TEST) $(FUNCTIONS) $(TOOLS) ## the virtual environments alone
 
 clean: ## remove environments, builds, caches and what the demo left
-	rm -rf .venv .venv-functions .venv-tools .venv-skyrl node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-functions .venv-tools .venv-skyrl .venv-previous node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(FUNCTIONS):

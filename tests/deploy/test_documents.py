@@ -15,6 +15,7 @@ from nightshift.core.raycluster import Placement, raycluster_manifest
 from nightshift.core.run import RunState
 from tests.builders import spec
 from tests.deploy.repository import ROOT, resources, template, tool
+from tests.upgrade.previous import NEWER_WORDS
 from training_job.__main__ import parser
 
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
@@ -54,6 +55,34 @@ def test_every_state_and_every_stage_is_explained() -> None:
 def test_every_parameter_is_explained() -> None:
     text = (ROOT / "docs/deploying.md").read_text()
     assert [name for name in template()["Parameters"] if f"`{name}`" not in text] == []
+
+
+def test_the_page_on_upgrading_names_every_word_that_the_release_before_cannot_read() -> None:
+    text = (ROOT / "docs/upgrading.md").read_text()
+    words = {word for many in NEWER_WORDS.values() for word in many}
+    assert [word for word in words if f"`{word}`" not in text] == []
+    assert ("there is no such word" in text) == (not words)
+
+
+def test_the_page_on_upgrading_says_what_a_run_that_cannot_be_read_ends_as_and_what_to_look_at() -> None:
+    text = (ROOT / "docs/upgrading.md").read_text()
+    names = {one.removeprefix("python -m cli ").split()[0] for one in re.findall(r"`(python -m cli [^`]+)`", text)}
+    known = set(re.findall(r'command\("([a-z-]+)"', (ROOT / "cli/main.py").read_text()))
+    assert {"list", "status", "retry"} <= names <= known
+    assert EndCause.CONTROLLER_FAULT in POLICIES and f"`{EndCause.CONTROLLER_FAULT}`" in text
+    assert 'name="OldestLookAgeSeconds"' in (ROOT / "functions/nightshift/handlers/reconciler.py").read_text()
+    kept = {
+        one["Type"].split("::")[1] for one in template()["Resources"].values() if one.get("DeletionPolicy") == "Retain"
+    }
+    assert {"DynamoDB", "S3", "IAM", "EKS"} <= kept, (
+        "what an upgrade leaves as it is, a mistaken one does not delete either"
+    )
+
+
+def test_every_make_target_that_a_document_names_is_there() -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    for path in DOCUMENTS:
+        assert set(re.findall(r"(?m)(?:`|^)make ([a-z-]+)", path.read_text())) <= targets, path.name
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -69,7 +69,8 @@ def documents() -> dict[str, type[Document]]:
     package = importlib.import_module("nightshift.contract")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"nightshift.contract.{module.name}")
-    return {kind.__name__: kind for kind in _below(Document) if kind.__name__ != "ScheduledStart"}
+    found = {kind.__name__: kind for kind in _below(Document) if kind.__module__.startswith("nightshift.")}
+    return {name: kind for name, kind in found.items() if name != "ScheduledStart"}
 
 
 def _below(kind: type[Any]) -> Iterator[type[Any]]:
