@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-upgrade test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi lock package clean environments
+.PHONY: help demo up test test-upgrade test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi dashboard lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
@@ -63,6 +63,9 @@ types: $(TEST) ## mypy --strict
 
 schema: $(TEST) openapi ## docs/runspec.schema.json, from the RunSpec model, and docs/openapi.json, which has it too
 	@$(RUN) docs/write_schema.py
+
+dashboard: $(TEST) ## docs/dashboard.json, and the same body in template.yaml
+	@$(RUN) docs/write_dashboard.py
 
 openapi: $(TEST) ## docs/openapi.json, from the API's models and routes
 	@$(RUN) docs/write_openapi.py

@@ -22,6 +22,7 @@ DROPPED = {
     "AWS::ApiGatewayV2::Api": "its routes are served by the local HTTP API",
     "AWS::ApiGatewayV2::Stage": "the local HTTP API has the stage $default only, and does not throttle",
     "AWS::CloudWatch::Alarm": "nothing here watches metrics",
+    "AWS::CloudWatch::Dashboard": "nobody looks at metrics here",
     "AWS::EKS::AccessEntry": "the local Kubernetes API reads who may come from access_entries.json",
     "AWS::EKS::PodIdentityAssociation": "pods get their credentials from their environment",
     "AWS::Lambda::EventInvokeConfig": "retries and destinations are carried out by the local data plane",

@@ -511,7 +511,8 @@ class Lambda:
 
     def metrics(self) -> list[str]:
         printed = [json.loads(line) for line in self.capsys.readouterr().out.splitlines() if '"_aws"' in line]
-        return [one["Name"] for line in printed for one in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]]
+        sums = [line for line in printed if "stage" not in line]
+        return [one["Name"] for line in sums for one in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]]
 
 
 @pytest.fixture

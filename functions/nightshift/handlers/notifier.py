@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, Self
 
 import boto3
-from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.parameters import SecretsProvider
 from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError
 from aws_lambda_powertools.utilities.parser import ValidationError, parse
@@ -28,7 +27,7 @@ from nightshift.contract.events import StageEvent
 from nightshift.contract.layout import RunKeys
 from nightshift.core.errors import NightshiftError
 from nightshift.core.notices import Night
-from nightshift.handlers.observability import logger, metrics, tracer
+from nightshift.handlers.observability import logger, take, tracer
 from nightshift.report.slack import blocks
 from nightshift.steps.notify import PICTURE_SECONDS, Messenger, Notified, Outcome, notify, tell_night
 
@@ -39,6 +38,9 @@ MAX_PICTURE = 5_000_000
 SECRET_SECONDS = 60
 """Age at which the secret is read again: a repeated invocation sees a corrected one."""
 
+
+NIGHT = "night"
+"""In place of a stage, where the message is about a whole night."""
 
 SLACK_HOSTS = ("hooks.slack.com", "slack.com", "files.slack.com")
 
@@ -196,7 +198,6 @@ def stage_event(event: Mapping[str, Any]) -> StageEvent:
 
 @logger.inject_lambda_context(clear_state=True)
 @tracer.capture_lambda_handler(capture_response=False)
-@metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, str]:
     """Answers what became of the event. Raises only what is worth repeating: see ``notify``."""
     if event.get("source") == "aws.events":
@@ -205,12 +206,11 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, str]:
         stage = stage_event(event)
         logger.append_keys(stage=stage.stage.value, key=stage.key[:100])
         tracer.put_annotation(key="run_id", value=stage.run_id[:100])
-        metrics.add_dimension(name="stage", value=stage.stage.value)
         done = _notify(stage, context)
     except NightshiftError:
-        metrics.add_metric(name="NotificationFailed", unit=MetricUnit.Count, value=1)
+        take("NotificationFailed")
         raise
-    _report(done, blocks(stage)["text"])
+    _report(done, blocks(stage)["text"], stage.stage.value)
     return {"outcome": done.outcome.value}
 
 
@@ -236,7 +236,6 @@ def _seconds(context: LambdaContext) -> float:
 def _morning(context: LambdaContext) -> dict[str, str]:
     """The message about the night. What the event says does not matter: what waits is told."""
     logger.append_keys(run_id=None)
-    metrics.add_dimension(name="stage", value="night")
     wired = wiring()
     log = DynamoNotificationLog(wired.table)
     try:
@@ -248,21 +247,21 @@ def _morning(context: LambdaContext) -> dict[str, str]:
             seconds=_seconds(context),
         )
     except NightshiftError:
-        metrics.add_metric(name="NotificationFailed", unit=MetricUnit.Count, value=1)
+        take("NotificationFailed", by=("stage", NIGHT))
         raise
-    _report(done, "")
+    _report(done, "", NIGHT)
     return {"outcome": done.outcome.value}
 
 
-def _report(done: Notified, text: str) -> None:
+def _report(done: Notified, text: str, stage: str) -> None:
     """One log line and one metric for each outcome."""
     extra = {"reason": done.reason, "posts": done.posts, "settled": done.settled, "picture": done.picture}
     if done.outcome is Outcome.SENT:
-        metrics.add_metric(name="NotificationSent", unit=MetricUnit.Count, value=1)
+        take("NotificationSent", by=("stage", stage))
         logger.info("message sent", extra=extra)
     elif done.outcome is Outcome.FAILED:
-        metrics.add_metric(name="NotificationFailed", unit=MetricUnit.Count, value=1)
+        take("NotificationFailed", by=("stage", stage))
         logger.error("message not sent, or not known to be; it is not repeated", extra=extra)
     else:
-        metrics.add_metric(name="NotificationSkipped", unit=MetricUnit.Count, value=1)
+        take("NotificationSkipped", by=("stage", stage))
         logger.info("no message sent", extra={**extra, "text": text})

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_lambda_powertools import single_metric
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from botocore.exceptions import BotoCoreError, ClientError
 
-from nightshift.handlers.observability import NAMESPACE, SERVICE, logger, metrics, tracer
+from nightshift.handlers.observability import logger, measure, metrics, take, tracer
 from nightshift.handlers.settings import ReconcilerSettings, load
 from nightshift.handlers.wiring import controller_ports
 from nightshift.steps.ports import Ports
@@ -56,12 +55,7 @@ def _measure(report: Report) -> None:
     metrics.add_metric(name="OldestLookAgeSeconds", unit=MetricUnit.Seconds, value=report.oldest_look_age)
     metrics.add_metric(name="ReconcilerAlarms", unit=MetricUnit.Count, value=len(report.alarms))
     metrics.add_metric(name="ReconcilerLeft", unit=MetricUnit.Count, value=report.left)
+    for one in report.standing:
+        measure(one)
     for kind, count in report.by_kind.items():
-        with single_metric(
-            name="ReconcilerRepairs",
-            unit=MetricUnit.Count,
-            value=count,
-            namespace=NAMESPACE,
-            default_dimensions={"service": SERVICE},
-        ) as metric:
-            metric.add_dimension(name="kind", value=kind.value)
+        take("ReconcilerRepairs", count, by=("kind", kind.value))

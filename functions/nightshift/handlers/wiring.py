@@ -25,6 +25,7 @@ from nightshift.core.capacity import HyperPodView
 from nightshift.core.errors import TransientError
 from nightshift.core.observation import ClusterView, OwnedCluster
 from nightshift.core.raycluster import Placement
+from nightshift.handlers.observability import measure
 from nightshift.handlers.settings import ApiSettings, ControllerSettings, StoreSettings
 from nightshift.steps.ports import Clusters, Dashboards, Downloads, HyperPod, Jobs, Listings, Ports
 
@@ -256,6 +257,7 @@ def store_ports(settings: StoreSettings, remaining: Callable[[], float], trainin
         now=_now,
         sleep=time.sleep,
         remaining=remaining,
+        measure=measure,
     )
 
 
@@ -290,6 +292,7 @@ def controller_ports(
         now=plain.now,
         sleep=plain.sleep,
         remaining=remaining,
+        measure=measure,
         together=at_once,
         registry=SageMakerRegistry(lambda: client("sagemaker", REGISTRY), settings.region, settings.bucket),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from nightshift.contract.spec import NotifyLevel, RunSpec
 from nightshift.core.errors import bounded
 from nightshift.core.evidence import Results, results
 from nightshift.core.guard import guard_words
+from nightshift.core.measures import Measure
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
@@ -41,6 +42,12 @@ def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None =
     """One line of the trail. ``what`` is a short fixed word group, ``detail`` is free and bounded."""
     line = AuditLine(at=ports.now(), actor=actor, what=what, signal=signal, detail=bounded(detail, 500))
     ports.runs.audit(run_id, line)
+
+
+def measure(ports: Ports, measures: Iterable[Measure]) -> None:
+    """After the write that makes them true, and before anything else that may fail."""
+    for one in measures:
+        ports.measure(one)
 
 
 def emit(ports: Ports, run: Run, spec: RunSpec | None, stage: Stage, key: str, **fields: Any) -> bool:

@@ -11,9 +11,10 @@ from nightshift.core.budgets import recoveries_after
 from nightshift.core.causes import POLICIES, Action, EndCause
 from nightshift.core.decision import Decision, Verb
 from nightshift.core.errors import NightshiftError, bounded
+from nightshift.core.measures import queue_left, recovery_begins, recovery_given_up
 from nightshift.core.queueing import admission
 from nightshift.core.run import Awaiting, Run, RunState
-from nightshift.steps.common import audit, emit, next_shift
+from nightshift.steps.common import audit, emit, measure, next_shift
 from nightshift.steps.diagnostics import STANDING_STILL, save_diagnostics
 from nightshift.steps.judge import Judged
 from nightshift.steps.ports import Ports
@@ -26,6 +27,8 @@ def ready(ports: Ports, awaiting: Awaiting, judged: Judged, look_seq: int, inter
     changes: dict[str, Any] = {"seen_counter": judged.counter, "question": None}
     if awaiting is Awaiting.LEASE and run.queue is None and not ports.runs.take_lease(run, now):
         return None
+    if awaiting is Awaiting.LEASE and run.queue is None:
+        measure(ports, queue_left(run, now))
     if awaiting is Awaiting.LEASE and run.queue is not None and run.state is RunState.QUEUED:
         changes["state"] = RunState.PROVISIONING
     if awaiting is Awaiting.CLUSTER:
@@ -34,7 +37,9 @@ def ready(ports: Ports, awaiting: Awaiting, judged: Judged, look_seq: int, inter
         changes["state"] = RunState.PROVISIONING  # only from here on may another attempt be claimed
     changes |= _told_late(ports, judged)
     audit(ports, run.run_id, "look", f"{awaiting} ready", judged.seen.signal, judged.decision.why)
-    run = ports.runs.update(run, look_seq, **changes, **next_shift(run))
+    before, run = run, ports.runs.update(run, look_seq, **changes, **next_shift(run))
+    if awaiting is Awaiting.CLUSTER and run.queue is not None and run.leased_at is not None:
+        measure(ports, queue_left(before, run.leased_at))
     return Reply(decision=Verb.READY.value, shift=str(run.shift_seq), interval=interval)
 
 
@@ -95,6 +100,7 @@ def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval
         seen_counter=judged.counter,
         **next_shift(run),
     )
+    measure(ports, recovery_begins(decision.cause))
     audit(ports, run.run_id, "look", f"attempt {run.attempt} ended: {decision.cause}", judged.seen.signal, decision.why)
     if decision.smaller:
         values = spec.recovery.on_out_of_memory
@@ -159,6 +165,7 @@ def verdict(ports: Ports, judged: Judged, to: RunState, look_seq: int, interval:
         seen_counter=judged.counter,
         **next_shift(run),
     )
+    measure(ports, recovery_given_up(decision.cause, to))
     audit(ports, run.run_id, "look", f"run {to}: {decision.cause}", judged.seen.signal, decision.why)
     return Reply(decision=decision.verb.value, shift=str(run.shift_seq), interval=interval)
 

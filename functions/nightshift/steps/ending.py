@@ -12,9 +12,10 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
+from nightshift.core.measures import ended
 from nightshift.core.notices import last_lines
 from nightshift.core.run import Attempt, Run, RunState, Signal, SignalKind
-from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, next_shift, results_of, stage_key
+from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, measure, next_shift, results_of, stage_key
 from nightshift.steps.diagnostics import DRIVER_LOG, MISSING, save_diagnostics
 from nightshift.steps.ports import NO_LOG, Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
@@ -97,12 +98,20 @@ def release(ports: Ports, request: StepRequest) -> Reply:
 def _finished(ports: Ports, run: Run) -> Run:
     """A repeat of this step may have been faster: what follows is due all the same."""
     try:
-        return ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
+        return _final(ports, run)
     except StaleExecution:
         there = ports.runs.load(run.run_id, run.k)
         if not there.state.is_final:
             raise
         return there
+
+
+def _final(ports: Ports, run: Run) -> Run:
+    """The last write, and what is counted with it. Raises StaleExecution where the run is over already."""
+    run = ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
+    spend = spend_of(run.model_copy(update={"held_before": 0.0}), ports.now())
+    measure(ports, ended(run, spend.dollars if spend is not None else None))
+    return run
 
 
 def wake_next(ports: Ports, pool: str) -> None:
@@ -200,7 +209,7 @@ def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bo
     _end_open_attempt(ports, run, why)
     ports.clusters.delete(run.raycluster)
     _confirm_gone(ports, run)
-    run = ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
+    run = _final(ports, run)
     ports.clusters.delete(run.raycluster)  # an orphan of the execution may have created it again before the last write
     wake_next(ports, run.pool)
     emit_final(ports, run)

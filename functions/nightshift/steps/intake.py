@@ -14,6 +14,7 @@ from nightshift.contract.reading import Unreadable, read_document
 from nightshift.contract.spec import RunSpec, spec_digest
 from nightshift.core.admission import check_spec, request_digest, shown_run_id
 from nightshift.core.errors import bounded
+from nightshift.core.measures import Measure, Metric
 from nightshift.core.prices import hourly
 from nightshift.core.requests import (
     MAX_SPEC_BYTES,
@@ -87,6 +88,8 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         prices_as_of=costs.as_of if costs is not None else None,
     )
     there, created = ports.runs.create(wanted)
+    if created:
+        ports.measure(Measure(Metric.RUNS_STARTED))
     if there.spec_sha256 != wanted.spec_sha256:
         taken = FieldError(
             field="run_id", problem=f"{checked.run_id} is a {there.state} run with other content; choose another id"

@@ -13,9 +13,10 @@ from nightshift.core.decision import Decision
 from nightshift.core.errors import bounded
 from nightshift.core.guard import guard_words
 from nightshift.core.hang import next_step_times
+from nightshift.core.measures import recovered, resumed
 from nightshift.core.observation import JobState, Observation
 from nightshift.core.run import Attempt, Run
-from nightshift.steps.common import audit, emit
+from nightshift.steps.common import audit, emit, measure
 from nightshift.steps.ports import Ports
 
 MAX_ANNOUNCED = 32
@@ -40,7 +41,8 @@ def learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observa
         known["running_at"] = ports.now()
     learned = attempt.model_copy(update=known)
     if learned != attempt:
-        ports.runs.save_attempt(run, learned)
+        saved = ports.runs.save_attempt(run, learned)
+        measure(ports, resumed(run, attempt, learned) if saved else ())
     if learned.guard is not None and attempt.guard is None and guard_words(learned.guard):
         audit(ports, run.run_id, "job", f"guard of attempt {learned.n}", detail=guard_words(learned.guard))
     if learned.running_at is not None and attempt.running_at is None:
@@ -74,6 +76,7 @@ def _guard_report(progress: Progress | None, outcome: Outcome | None) -> GuardRe
 
 def _came_alive(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observation) -> None:
     now = ports.now()
+    measure(ports, recovered(run, now) if attempt.n > 1 else ())
     audit(ports, run.run_id, "look", f"attempt {attempt.n} is running", seen.signal)
     if attempt.n == 1:
         emit(ports, run, spec, Stage.STARTED, "started", attempt=1)

@@ -17,6 +17,7 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.causes import EndCause
 from nightshift.core.errors import NightshiftError
+from nightshift.core.measures import Measure
 from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayView
 from nightshift.core.reconcile import ExecutionStatus, Lease, OpenRun
 from nightshift.core.registration import Registration
@@ -359,6 +360,10 @@ def one_by_one(calls: Mapping[str, Callable[[], None]], seconds: float) -> Mappi
     return failed
 
 
+def unmeasured(_: Measure) -> None:
+    """For functions and tests that measure nothing."""
+
+
 @dataclass(frozen=True)
 class Ports:
     """Everything that the controller's steps may touch."""
@@ -378,3 +383,5 @@ class Ports:
     together: Together = one_by_one
     registry: Registry | None = None
     """None where a function registers nothing."""
+    measure: Callable[[Measure], None] = unmeasured
+    """Take one value of a metric. Raises nothing and writes nowhere but to the function's output."""

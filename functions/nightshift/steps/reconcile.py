@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from nightshift.core.errors import StaleExecution, bounded
+from nightshift.core.measures import Measure, standing
 from nightshift.core.observation import OwnedCluster
 from nightshift.core.reconcile import (
     ClusterFact,
@@ -67,12 +68,14 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Report:
-    """What one pass did. ``left`` counts what it had no time for: the next pass begins with the oldest of it."""
+    """What one pass did. ``left`` counts what it had no time for: the next pass begins with the oldest of it.
+    ``standing``: how the open runs are, as far as they were listed."""
 
     repairs: tuple[Finding, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     left: int = 0
     oldest_look_age: float = 0.0
+    standing: tuple[Measure, ...] = ()
 
     @property
     def by_kind(self) -> dict[Repair, int]:
@@ -139,7 +142,9 @@ def reconcile(ports: Ports, budget: Budget = BUDGET) -> Report:
                 "repaired: %s", finding.why, extra={"run_id": finding.run_id, "repair": finding.repair.value}
             )
             made.append(finding)
-    return Report(tuple(made), tuple(work.alarms), work.left, oldest_look_age(open_runs, ports.now()))
+    now = ports.now()
+    gauges = standing((listed.run for listed in open_runs), now)
+    return Report(tuple(made), tuple(work.alarms), work.left, oldest_look_age(open_runs, now), gauges)
 
 
 # facts --------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import capacity_problems
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.errors import PermanentError, StaleExecution, bounded
+from nightshift.core.measures import Measure, Metric
 from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
 from nightshift.steps.common import audit, emit, next_shift, stage_key, start_execution
@@ -154,6 +155,7 @@ def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     claimed = ports.runs.claim_attempt(run, wanted)
     if claimed is None:  # the same step of the same execution was here before, in another invocation
         return ports.runs.load(run.run_id, run.k), ports.runs.attempts(run.run_id)[-1]
+    ports.measure(Measure(Metric.ATTEMPTS))
     return claimed, wanted
 
 
