@@ -34,6 +34,7 @@ from nightshift.contract.api import (
     RunView,
 )
 from nightshift.contract.base import Document
+from nightshift.contract.costs import CapacityList, CostList
 from nightshift.contract.events import StartRequest
 from nightshift.contract.spec import RunSpec
 
@@ -103,6 +104,14 @@ class Api:
     def pool(self, pool: str, **wanted: str | None) -> PoolView:
         """``GET /pools/{pool}``."""
         return _read(PoolView, self._call("GET", f"/pools/{quote(pool, safe='')}{_query(wanted)}"))
+
+    def costs(self, **wanted: str | None) -> CostList:
+        """``GET /costs``."""
+        return _read(CostList, self._call("GET", f"/costs{_query(wanted)}"))
+
+    def capacity(self, **wanted: str | None) -> CapacityList:
+        """``GET /costs/capacity``."""
+        return _read(CapacityList, self._call("GET", f"/costs/capacity{_query(wanted)}"))
 
     def cancel(self, run_id: str, mode: CancelMode) -> RunTold:
         """``POST /runs/{run_id}/cancel``."""

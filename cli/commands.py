@@ -19,6 +19,7 @@ from cli.exits import CliError, Exit
 from cli.specfile import read_spec
 from cli.view import clean, clock, text
 from nightshift.contract.api import CancelMode, RaisedBudgets, Retry
+from nightshift.contract.costs import CapacitySpan, RunCost, month_of
 from nightshift.contract.spec import RunSpec, spec_digest
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 API_VARIABLE = "NIGHTSHIFT_API"
 MAX_PAGES = 100
 """Of one list: filters may leave pages nearly empty."""
+
+MAX_SUMMED = 2_000
+"""Pages of a list that is summed."""
 
 T = TypeVar("T")
 
@@ -129,6 +133,42 @@ def _fetch(found: list[lists.Artifact], folder: Path) -> None:
     for one in found:
         new = download(one, folder, pool)
         print(f"{'fetched' if new else 'there already'}: {clean(one.key)} ({lists.size(one.size)})")
+
+
+def cost(arguments: argparse.Namespace) -> None:
+    """Every page is read: a sum of some of them would be a wrong sum. What stood idle needs everybody's runs."""
+    from cli import costs
+
+    api, this = _api(arguments), month_of(datetime.now(UTC))
+    first = arguments.first or arguments.last or this
+    wanted = {"from": first, "to": arguments.last or first, "limit": "100"}
+    whose = {"owner": arguments.owner, "project": arguments.project}
+
+    def page(after: str | None) -> tuple[list[RunCost], str | None]:
+        found = api.costs(**wanted, **whose, next=after)
+        return found.runs, found.next
+
+    def spans(after: str | None) -> tuple[list[CapacitySpan], str | None]:
+        found = api.capacity(**wanted, next=after)
+        return found.spans, found.next
+
+    runs = _every(page)
+    capacity = None if any(whose.values()) else _every(spans)
+    if arguments.json:
+        print(json.dumps(costs.document(first, wanted["to"], runs, capacity, arguments.by), indent=1))
+    else:
+        print(costs.text(runs, capacity, arguments.by))
+
+
+def _every(page: Callable[[str | None], tuple[list[T], str | None]]) -> list[T]:
+    """All items of a list. Raises CliError where it does not end."""
+    found, after = page(None)
+    for _ in range(MAX_SUMMED):
+        if after is None:
+            return found
+        items, after = page(after)
+        found += items
+    raise CliError(Exit.UNAVAILABLE, f"there are more than {MAX_SUMMED} pages: ask for an owner, or for fewer months")
 
 
 def cancel(arguments: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from cli import commands
 from cli.commands import API_VARIABLE
 from cli.exits import CliError, Exit
 from cli.view import clean
+from nightshift.contract.costs import MONTH
 
 MAX_LISTED = 1_000
 
@@ -29,6 +31,12 @@ def _count(text: str) -> int:
     if not 1 <= number <= MAX_LISTED:
         raise ValueError(text)
     return number
+
+
+def _month(text: str) -> str:
+    if re.fullmatch(MONTH, text, re.ASCII) is None:
+        raise ValueError(text)
+    return text
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -61,6 +69,13 @@ def _arguments() -> argparse.ArgumentParser:
     command("queue", commands.queue, "show who holds a pool and who waits for it", "pool")
     fetched = command("artifacts", commands.artifacts, "list what a run left, or fetch it", "run")
     fetched.add_argument("--download", type=Path, metavar="DIR", help="fetch everything into this folder")
+    spent = command("cost", commands.cost, "show what is attributed to whom, and what stood idle")
+    spent.add_argument("--from", dest="first", type=_month, metavar="MONTH", help="as 2026-11; default: this month")
+    spent.add_argument("--to", dest="last", type=_month, metavar="MONTH", help="the last month; default: the first one")
+    spent.add_argument("--by", choices=("run", "month", "owner", "project", "pool"), default="run", help="sum by this")
+    spent.add_argument("--owner", help="runs of this owner only, as status shows it")
+    spent.add_argument("--project", help="runs of this project only")
+    spent.add_argument("--json", action="store_true", help="one JSON object: sums, idle, and every run")
     cancel = command("cancel", commands.cancel, "end a run; asking again is harmless", "run")
     cancel.add_argument("--now", action="store_true", help="without waiting for a checkpoint")
     answer = command("answer", commands.answer, "answer what a run asks; it ends where nobody does in time", "run")

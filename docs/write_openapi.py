@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from nightshift.contract import api
+from nightshift.contract import api, costs
 from nightshift.contract.spec import RunSpec
 from nightshift.core.run import RunState
 from nightshift.handlers import http
@@ -64,6 +64,12 @@ OWNER = _parameter(
 )
 ORDER = _parameter("order", {"type": "string", "enum": ["oldest", "newest"], "default": "oldest"}, "which come first")
 
+PROJECT = _parameter("project", {"type": "string", "minLength": 1, "maxLength": 200}, "runs of this project only")
+FROM = _parameter(
+    "from", {"type": "string", "pattern": costs.MONTH}, "first month, in UTC; this one where none is given"
+)
+TO = _parameter("to", {"type": "string", "pattern": costs.MONTH}, "last month; the first one where none is given")
+
 START = {
     "type": "object",
     "properties": {"version": {"const": 1, "default": 1}, "spec": {"$ref": REF.format(model="RunSpec")}},
@@ -101,6 +107,10 @@ ROUTES = (
           {200: (api.DashboardLink, "The address. Whoever has it is let in.")}, STEERED),
     Route("get", "/pools/{pool}", "getPool", "Who holds a pool, and who waits for it, in order.",
           {200: (api.PoolView, "The pool.")}, (http.BAD_REQUEST, http.BAD_PAGE, http.NO_SUCH_ROUTE), query=(LIMIT, NEXT)),
+    Route("get", "/costs", "listCosts", "What is attributed to each run, by month.",
+          {200: (costs.CostList, "A page.")}, (http.BAD_REQUEST, http.BAD_PAGE), query=(FROM, TO, OWNER, PROJECT, LIMIT, NEXT)),
+    Route("get", "/costs/capacity", "listCapacity", "What instances HyperPod had, and what they cost an hour.",
+          {200: (costs.CapacityList, "A page.")}, (http.BAD_REQUEST, http.BAD_PAGE), query=(FROM, TO, LIMIT, NEXT)),
 )  # fmt: skip
 
 

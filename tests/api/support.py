@@ -69,7 +69,7 @@ class Http:
         for name, value in ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
         signing = session.client("s3", config=Config(signature_version="s3v4"))
-        wired = ApiPorts(world.ports, world.runs, S3Downloads(signing, BUCKET))
+        wired = ApiPorts(world.ports, world.runs, S3Downloads(signing, BUCKET), world.runs)
         monkeypatch.setattr(api, "api_ports", lambda *_: wired)
         monkeypatch.setattr(dashboard, "store_ports", lambda *_: world.ports)
         monkeypatch.setattr(dashboard, "dashboards", lambda _: self.dashboards)

@@ -76,12 +76,12 @@ def test_a_request_of_the_first_release_still_has_the_digest_that_was_computed_t
 
 
 def test_a_later_field_that_is_written_out_at_its_default_is_the_same_request_and_one_that_is_set_another() -> None:
-    written_out = {"plateau": None, "publish": None, "secrets": {}, "tracking": {"tracker": "console"}}
+    written_out = {"plateau": None, "project": None, "publish": None, "secrets": {}, "tracking": {"tracker": "console"}}
     assert spec_digest(spec(**written_out, budgets={"download_minutes": 120})) == spec_digest(spec())
     others = (
         {"plateau": {}}, {"publish": {"model_package_group": "mazes"}}, {"secrets": {"A": "b"}},
         {"tracking": {"tracker": "wandb"}}, {"tracking": {"project": "p"}}, {"budgets": {"download_minutes": 121}},
-        {"tracking": {"mlflow_uri": "https://mlflow"}},
+        {"tracking": {"mlflow_uri": "https://mlflow"}}, {"project": "mazes"},
     )  # fmt: skip
     assert len({spec_digest(spec(**change)) for change in ({}, *others)}) == len(others) + 1
 

@@ -240,6 +240,9 @@ class Publishing(Model):
     )
 
 
+ProjectName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._ -]*[A-Za-z0-9])?$", max_length=63)]
+
+
 class NotifyLevel(StrEnum):
     QUIET = "quiet"
     NORMAL = "normal"
@@ -252,6 +255,7 @@ class RunSpec(Model):
     version: Literal[1] = CONTRACT_VERSION
     run_id: DnsLabel
     pool: DnsLabel = "default"
+    project: ProjectName | None = Field(None, description="for whom it is paid: a name by which costs are summed")
     image: ImageRef
     task: Task
     model: BaseModelSettings

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from nightshift.contract.api import Retry
+from nightshift.contract.costs import Span
 from nightshift.contract.events import FieldError
 from nightshift.contract.spec import RunSpec
 from nightshift.core.admission import check_spec
@@ -27,7 +28,8 @@ Instances that were blamed are not excluded any more: whoever has the run go on 
 
 def reopening(run: Run, change: Retry, now: datetime) -> dict[str, Any]:
     """Changes of the record, None for what is forgotten; k is counted by the store."""
-    merged = change.after(run.retry)
+    merged, ended = change.after(run.retry), run.ended_at or now
+    held = [Span(since=run.leased_at, until=ended)] if run.leased_at is not None and run.leased_at < ended else []
     return dict.fromkeys(FORGOTTEN) | {
         "state": RunState.ADMITTED,
         "history_base": run.shift_seq,
@@ -35,7 +37,8 @@ def reopening(run: Run, change: Retry, now: datetime) -> dict[str, Any]:
         "seen_counter": run.signal_counter,
         "step": run.verified_step,
         "recovery_floor": run.verified_step,
-        "held_before": held_for(run, run.ended_at or now).total_seconds(),
+        "held_before": held_for(run, ended).total_seconds(),
+        "held_earlier": (*run.held_earlier, *held),
         "reopenings": run.reopenings + 1,
         "reopened_at": now,
         "retry": merged,

@@ -10,6 +10,7 @@ from pydantic import Field
 from nightshift.contract.api import Retry
 from nightshift.contract.base import Document, ExternalText
 from nightshift.contract.control import ControlCommand
+from nightshift.contract.costs import Span
 from nightshift.contract.job import GuardReport
 from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
@@ -196,4 +197,6 @@ class Run(Document):
     reopenings: int = Field(0, ge=0, description="how often the run was over and a person had it go on")
     reopened_at: datetime | None = None
     held_before: float = Field(0.0, ge=0, description="seconds for which it held its nodes before it was reopened")
+    held_earlier: tuple[Span, ...] = Field((), description="when that was; of a run reopened long ago not all is kept")
+    project: str | None = Field(None, description="the spec's: for whom it is paid")
     retry: Retry | None = Field(None, description="what its retries change of its spec, all of them together")

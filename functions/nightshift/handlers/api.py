@@ -12,6 +12,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from nightshift.contract.api import Answer, Cancel, CancelMode, Retry, RunAccepted, RunTold
+from nightshift.contract.costs import month_of
 from nightshift.contract.events import FieldError, StartRequest
 from nightshift.core.access import patterns
 from nightshift.core.run import Run, RunState
@@ -24,6 +25,7 @@ from nightshift.handlers.http import (
     answer,
     body_of,
     caller,
+    months,
     one_of,
     page_size,
     query,
@@ -34,7 +36,7 @@ from nightshift.handlers.http import (
 from nightshift.handlers.observability import logger, metrics, tracer
 from nightshift.handlers.settings import ApiSettings, load
 from nightshift.handlers.wiring import ApiPorts, api_ports
-from nightshift.steps import control, listing
+from nightshift.steps import control, costs, listing
 from nightshift.steps.intake import Deployment, request_run
 from nightshift.steps.plan import plan_run
 from nightshift.steps.retry import retry
@@ -65,6 +67,15 @@ def _steering(run_id: str) -> ApiPorts:
 
 def _told(run: Run) -> Response[str]:
     return answer(202, RunTold(run_id=run.run_id, state=run.state.value))
+
+
+def _short(name: str) -> str | None:
+    """A parameter that is a name of something. Raises Refused."""
+    given = query(app, name)
+    if len(given or "") > MAX_OWNER:
+        wrong = FieldError(field=name, problem=f"at most {MAX_OWNER} characters")
+        raise Refused(BAD_REQUEST, "", [wrong])
+    return given
 
 
 # ask for runs ---------------------------------------------------------------------------------------------------------
@@ -101,11 +112,7 @@ def plan() -> Response[str]:
 @app.get("/runs")
 def list_runs() -> Response[str]:
     refuse_unknown(app, "state", "pool", "owner", "limit", "next")
-    wanted = listing.RunFilter(one_of(app, "state", RunState), query(app, "pool"), query(app, "owner"))
-    too_long = [name for name, text in (("pool", wanted.pool), ("owner", wanted.owner)) if len(text or "") > MAX_OWNER]
-    if too_long:
-        wrong = FieldError(field=too_long[0], problem=f"at most {MAX_OWNER} characters")
-        raise Refused(BAD_REQUEST, "", [wrong])
+    wanted = listing.RunFilter(one_of(app, "state", RunState), _short("pool"), _short("owner"))
     limit = page_size(app)
     wired, _ = _wired()
     return answer(200, listing.list_runs(wired.listings, wanted, limit, query(app, "next")))
@@ -150,6 +157,24 @@ def pool_view(pool: str) -> Response[str]:
     limit = page_size(app)
     wired, _ = _wired()
     return answer(200, listing.view_pool(wired.ports, wired.listings, pool, limit, query(app, "next")))
+
+
+@app.get("/costs")
+def list_costs() -> Response[str]:
+    refuse_unknown(app, "from", "to", "owner", "project", "limit", "next")
+    wired, _ = _wired()
+    now = wired.ports.now()
+    wanted = costs.CostFilter(*months(app, month_of(now)), _short("owner"), _short("project"))
+    return answer(200, costs.list_costs(wired.listings, wanted, now, page_size(app), query(app, "next")))
+
+
+@app.get("/costs/capacity")
+def list_capacity() -> Response[str]:
+    refuse_unknown(app, "from", "to", "limit", "next")
+    wired, settings = _wired()
+    now, cluster = wired.ports.now(), settings.hyperpod_cluster
+    wanted = costs.CostFilter(*months(app, month_of(now)))
+    return answer(200, costs.list_capacity(wired.capacity, cluster, wanted, now, page_size(app), query(app, "next")))
 
 
 # steer them -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from pydantic_core import from_json
 
 from nightshift.contract.api import PROBLEM_TYPES, Problem
 from nightshift.contract.base import Document
+from nightshift.contract.costs import MONTH
 from nightshift.contract.events import FieldError
 from nightshift.core.errors import NightshiftError, TransientError, bounded
 from nightshift.core.paging import BadToken
@@ -206,6 +208,22 @@ def one_of(app: APIGatewayHttpResolver, name: str, kind: type[E], default: E | N
     except ValueError as error:
         wrong = FieldError(field=name, problem=f"one of {', '.join(str(k.value) for k in kind)} is wanted")
         raise Refused(BAD_REQUEST, "", [wrong]) from error
+
+
+def months(app: APIGatewayHttpResolver, today: str) -> tuple[str, str]:
+    """``from`` and ``to``, both included; the month of today where neither is given, and one month where one is."""
+    first, last = query(app, "from"), query(app, "to")
+    given = first or last or today, last or first or today
+    wrong = [
+        FieldError(field=name, problem="a month is wanted, as 2026-11")
+        for name, month in (("from", first), ("to", last))
+        if month is not None and re.fullmatch(MONTH, month, re.ASCII) is None
+    ]
+    if not wrong and given[0] > given[1]:
+        wrong = [FieldError(field="to", problem="it is before from")]
+    if wrong:
+        raise Refused(BAD_REQUEST, "", wrong)
+    return given
 
 
 def run_named(run_id: str) -> str:

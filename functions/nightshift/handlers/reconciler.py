@@ -8,9 +8,11 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from botocore.exceptions import BotoCoreError, ClientError
 
+from nightshift.core.errors import TransientError
 from nightshift.handlers.observability import logger, measure, metrics, take, tracer
 from nightshift.handlers.settings import ReconcilerSettings, load
-from nightshift.handlers.wiring import controller_ports
+from nightshift.handlers.wiring import capacity_log, controller_ports
+from nightshift.steps.costs import note_capacity
 from nightshift.steps.ports import Ports
 from nightshift.steps.reconcile import Report, reconcile
 from nightshift.steps.schema import publish_schema
@@ -31,6 +33,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     report = reconcile(ports)
     _measure(report)
     _publish_schema(ports)
+    _note_capacity(ports, settings)
     repairs = {kind.value: count for kind, count in report.by_kind.items()}
     told = {"repairs": repairs, "alarms": len(report.alarms), "left": report.left}
     logger.info("reconciled", extra={**told, "oldest_look_age": report.oldest_look_age})
@@ -48,6 +51,15 @@ def _publish_schema(ports: Ports) -> None:
         _schema_is_there = True
     except (BotoCoreError, ClientError) as error:
         logger.warning("the schema of run specs was not written: %s", error)
+
+
+def _note_capacity(ports: Ports, settings: ReconcilerSettings) -> None:
+    """What stands idle is known from it. No pass fails for it: the next one looks again."""
+    try:
+        if note_capacity(ports.hyperpod, capacity_log(settings), settings.hyperpod_cluster, ports.now()):
+            logger.info("HyperPod has other instances than before, which was written down")
+    except (BotoCoreError, ClientError, TransientError) as error:
+        logger.warning("what instances HyperPod has was not written down: %s", error)
 
 
 def _measure(report: Report) -> None:

@@ -27,7 +27,7 @@ from nightshift.core.observation import ClusterView, OwnedCluster
 from nightshift.core.raycluster import Placement
 from nightshift.handlers.observability import measure
 from nightshift.handlers.settings import ApiSettings, ControllerSettings, StoreSettings
-from nightshift.steps.ports import Clusters, Dashboards, Downloads, HyperPod, Jobs, Listings, Ports
+from nightshift.steps.ports import CapacityLog, Clusters, Dashboards, Downloads, HyperPod, Jobs, Listings, Ports
 
 BOTO = Config(
     connect_timeout=5, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"}, max_pool_connections=16
@@ -61,6 +61,7 @@ class ApiPorts:
     ports: Ports
     listings: Listings
     downloads: Downloads
+    capacity: CapacityLog
 
 
 class Controller:
@@ -268,7 +269,12 @@ def api_ports(settings: ApiSettings, remaining: Callable[[], float]) -> ApiPorts
         ports=replace(plain, hyperpod=_OwnHyperPod(settings.hyperpod_cluster)),
         listings=DynamoRunStore(table(settings.table)),
         downloads=S3Downloads(signing_client(), settings.bucket),
+        capacity=capacity_log(settings),
     )
+
+
+def capacity_log(settings: StoreSettings) -> CapacityLog:
+    return DynamoRunStore(table(settings.table))
 
 
 def dashboards(settings: ControllerSettings) -> Dashboards:

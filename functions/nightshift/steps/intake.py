@@ -75,6 +75,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         state=RunState.ADMITTED,
         owner=bounded(owner, 200),
         pool=checked.pool,
+        project=checked.project,
         spec_sha256=spec_digest(checked),
         image=checked.image,
         hyperpod_cluster=deployment.hyperpod_cluster,

@@ -29,8 +29,8 @@ MAX_PAGE = 100
 ADDRESS_SECONDS = 900
 """How long an object's address may be used."""
 
-_STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00"
-_OF_A_RUN = rf"{_STAMP}#[a-z0-9-]{{1,40}}"
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00"
+OF_A_RUN = rf"{STAMP}#[a-z0-9-]{{1,40}}"
 OPEN_RUNS, OVER_RUNS = "open", "over"
 
 
@@ -52,22 +52,22 @@ def list_runs(listings: Listings, wanted: RunFilter, limit: int, token: str | No
     """At most ``limit`` runs are read: of an owner, where one is named, else by their age. Raises BadToken."""
     scope = f"runs|{wanted.state or ''}|{wanted.pool or ''}|{wanted.owner or ''}"
     if wanted.owner is not None:
-        after = read_token(scope, token, _OF_A_RUN) if token else None
+        after = read_token(scope, token, OF_A_RUN) if token else None
         page = listings.runs_of(wanted.owner, after, limit)
         following = page.after
     else:
-        page, following = _by_age(listings, wanted.state, scope, limit, token)
+        page, following = by_age(listings, wanted.state, scope, limit, token)
     runs = [line for line in page.items if wanted.admits(line)]
     return RunList(runs=runs, next=make_token(scope, following) if following is not None else None)
 
 
-def _by_age(
+def by_age(
     listings: Listings, state: RunState | None, scope: str, limit: int, token: str | None
 ) -> tuple[Page[RunLine], str | None]:
     """Runs that are not over, then the others. What is left of a page after the last open one is filled with the others."""
     part, after = OVER_RUNS if state in FINAL_STATES else OPEN_RUNS, None
     if token:
-        part, _, after = read_token(scope, token, rf"({OPEN_RUNS}|{OVER_RUNS})/({_OF_A_RUN})?").partition("/")
+        part, _, after = read_token(scope, token, rf"({OPEN_RUNS}|{OVER_RUNS})/({OF_A_RUN})?").partition("/")
     page = listings.runs_by_age(part == OVER_RUNS, after or None, limit)
     if page.after is not None:
         return page, f"{part}/{page.after}"
@@ -86,7 +86,7 @@ def list_events(
 ) -> EventList:
     """A run's audit trail; of one that was only refused it is empty. Raises NoSuchRun, BadToken."""
     scope = f"events|{run_id}|{newest_first}"
-    after = read_token(scope, token, rf"{_STAMP}#[0-9a-f]{{8}}") if token else None
+    after = read_token(scope, token, rf"{STAMP}#[0-9a-f]{{8}}") if token else None
     page = listings.events(run_id, newest_first, after, limit)
     if not page.items and after is None and ports.runs.get(run_id) is None and not ports.runs.rejections(run_id):
         raise NoSuchRun(run_id)
@@ -98,7 +98,7 @@ def view_pool(ports: Ports, listings: Listings, pool: str, limit: int, token: st
     """Who holds the pool and who is next. A pool is a name: one that nobody uses is free. Raises BadToken."""
     scope, before, after = f"pool|{pool}", 0, None
     if token:
-        counted, after = read_token(scope, token, rf"\d{{1,7}}/[01]#{_OF_A_RUN}").split("/", 1)
+        counted, after = read_token(scope, token, rf"\d{{1,7}}/[01]#{OF_A_RUN}").split("/", 1)
         before = int(counted)
     page, lease = listings.line_of(pool, after, limit), listings.lease_of(pool)
     waiting = [

@@ -16,6 +16,7 @@ from nightshift.contract.reading import MAX_DOCUMENT
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
 from nightshift.core.causes import EndCause
+from nightshift.core.costs import CapacityChange
 from nightshift.core.errors import NightshiftError
 from nightshift.core.measures import Measure
 from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayView
@@ -173,6 +174,9 @@ class Listings(Protocol):
     def runs_by_age(self, over: bool, after: str | None, limit: int) -> Page[RunLine]:
         """Those that are over, or those that are not; newest first."""
 
+    def records(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        """Of at most 100 runs, in any order. What is gone or cannot be read is left out. Raises TransientError."""
+
     def line_of(self, pool: str, after: str | None, limit: int) -> Page[Run]:
         """Who waits for the pool, in the order in which they get it."""
 
@@ -180,6 +184,20 @@ class Listings(Protocol):
 
     def events(self, run_id: str, newest_first: bool, after: str | None, limit: int) -> Page[AuditLine]:
         """A run's audit trail."""
+
+
+class CapacityLog(Protocol):
+    """What instances HyperPod had: an entry a change, never rewritten."""
+
+    def capacity_at(self, hyperpod_cluster: str, at: datetime) -> CapacityChange | None:
+        """The last change up to a moment; None where nothing is known of it."""
+
+    def capacity_changed(self, hyperpod_cluster: str, change: CapacityChange) -> None: ...
+
+    def capacity_changes(
+        self, hyperpod_cluster: str, after: datetime, before: datetime, limit: int
+    ) -> Page[CapacityChange]:
+        """Changes after one moment and up to another, oldest first; a page's ``after`` is a moment."""
 
 
 class Downloads(Protocol):

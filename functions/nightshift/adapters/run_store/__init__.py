@@ -9,12 +9,14 @@ pk                        sk                          item
 ``RUN#<run_id>``          ``AUDIT#<time>#<random>``   one line of the audit trail
 ``RUN#<run_id>``          ``REJECTED#<digest>``       a refused request that named this run
 ``POOL#<pool>``           ``LEASE``                   who holds the pool
+``CAPACITY#<cluster>``    a moment                    what instances HyperPod had from then on
 ========================  ==========================  ====================================================
 """
 
 from __future__ import annotations
 
 from nightshift.adapters.run_store.attempts import AttemptItems
+from nightshift.adapters.run_store.capacity import CapacityItems
 from nightshift.adapters.run_store.leases import LeaseItems
 from nightshift.adapters.run_store.listings import ListItems
 from nightshift.adapters.run_store.runs import RunRecords
@@ -24,6 +26,6 @@ from nightshift.adapters.run_store.trail import TrailItems
 __all__ = ["DynamoRunStore"]
 
 
-class DynamoRunStore(RunRecords, SignalItems, AttemptItems, TrailItems, LeaseItems, ListItems):
-    """Implements ``steps.ports.RunStore`` and ``Listings``. ``table`` is a boto3 DynamoDB Table; its client is used for
-    transactions."""
+class DynamoRunStore(RunRecords, SignalItems, AttemptItems, TrailItems, LeaseItems, ListItems, CapacityItems):
+    """Implements ``steps.ports.RunStore``, ``Listings`` and ``CapacityLog``. ``table`` is a boto3 DynamoDB Table; its
+    client is used for transactions and batches."""

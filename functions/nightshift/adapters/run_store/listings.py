@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from boto3.dynamodb.conditions import ConditionBase, Key
 
-from nightshift.adapters.run_store.base import TableBase
+from nightshift.adapters.run_store.base import PAUSES, TableBase
 from nightshift.adapters.run_store.items import LEASE, LISTED_OPEN, LISTED_OVER, RUN, pool_pk, run_pk
 from nightshift.adapters.run_store.leases import read_lease
 from nightshift.adapters.run_store.reading import read, read_run, readable
 from nightshift.adapters.run_store.trail import read_line
 from nightshift.contract.api import AuditLine, RunLine
+from nightshift.core.errors import TransientError
 from nightshift.core.reconcile import Lease
 from nightshift.core.run import Run
 from nightshift.steps.ports import Page
@@ -33,6 +35,20 @@ class ListItems(TableBase):
     def _runs(self, index: str, name: str, partition: str, after: str | None, limit: int) -> Page[RunLine]:
         how = {"IndexName": index, "ScanIndexForward": False, **_after(after, name, partition)}
         return self._page(Key(f"{name}_pk").eq(partition), how, limit, f"{name}_sk", _run_line)
+
+    def records(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        asked: dict[str, Any] = {self._table.name: {"Keys": [{"pk": run_pk(one), "sk": RUN} for one in run_ids]}}
+        found: list[dict[str, Any]] = []
+        for pause in (0.0, *PAUSES) if run_ids else ():
+            time.sleep(pause)
+            answer = self._table.meta.client.batch_get_item(RequestItems=asked)
+            found += answer["Responses"].get(self._table.name, [])
+            asked = answer.get("UnprocessedKeys") or {}
+            if not asked:
+                break
+        if asked and run_ids:
+            raise TransientError(run_ids[0], "DynamoDB did not give its record and others of the same page")
+        return readable(found, read_run)
 
     def line_of(self, pool: str, after: str | None, limit: int) -> Page[Run]:
         how = {"IndexName": "by_pool", **_after(after, "pool", pool_pk(pool))}
