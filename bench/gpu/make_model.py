@@ -1,7 +1,7 @@
 """A tiny Qwen3-VL with random weights, its tokenizer and its processor: ``python bench/gpu/make_model.py OUT``.
 
 It has the classes, the chat template and the image path of the real one, and a vocabulary of 64 words, of which five are the
-maze's replies: one token is one move. A picture of 9x9 cells is scaled to 72x72 pixels (with patches of 4), so that each cell
+maze's replies: one token is one move. A picture of 9x9 cells is scaled to 36x36 pixels (with patches of 2), so that each cell
 is one visual token.
 """
 
@@ -64,7 +64,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def config(ids: dict[str, int], hidden: int, layers: int, patch: int) -> Qwen3VLConfig:
+def config(ids: dict[str, int], hidden: int, layers: int, patch: int, depth: int) -> Qwen3VLConfig:
     rope = {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": True, "rope_theta": 10_000.0}
     text: dict[str, Any] = {
         "vocab_size": WORDS, "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
@@ -73,8 +73,9 @@ def config(ids: dict[str, int], hidden: int, layers: int, patch: int) -> Qwen3VL
         "bos_token_id": None, "pad_token_id": ids[PAD], "rope_parameters": rope,
     }  # fmt: skip
     vision = {
-        "depth": 2, "hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "out_hidden_size": hidden,
-        "deepstack_visual_indexes": [0, 1], "patch_size": patch, "spatial_merge_size": MERGE, "temporal_patch_size": 2,
+        "depth": depth, "hidden_size": 256, "intermediate_size": 512, "num_heads": 4, "out_hidden_size": hidden,
+        "deepstack_visual_indexes": [depth // 2, depth - 1], "patch_size": patch, "spatial_merge_size": MERGE,
+        "temporal_patch_size": 2,
         "in_channels": 3, "num_position_embeddings": 400,
     }  # fmt: skip
     return Qwen3VLConfig(
@@ -84,11 +85,11 @@ def config(ids: dict[str, int], hidden: int, layers: int, patch: int) -> Qwen3VL
     )  # fmt: skip
 
 
-def make(out: Path, hidden: int = 256, layers: int = 4, patch: int = 4) -> int:
+def make(out: Path, hidden: int = 256, layers: int = 4, patch: int = 2, depth: int = 6) -> int:
     """Write model, tokenizer and processor; returns the number of parameters."""
     torch.manual_seed(0)
     words = tokenizer()
-    model = Qwen3VLForConditionalGeneration(config(words.get_vocab(), hidden, layers, patch)).to(torch.bfloat16)
+    model = Qwen3VLForConditionalGeneration(config(words.get_vocab(), hidden, layers, patch, depth)).to(torch.bfloat16)
     model.save_pretrained(out)
     side = GRID * patch * MERGE
     size = {"shortest_edge": side * side, "longest_edge": side * side}
@@ -113,6 +114,7 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--patch", type=int, default=4, help="pixels a patch; four patches are a visual token")
+    parser.add_argument("--patch", type=int, default=2, help="pixels a patch; four patches are a visual token")
+    parser.add_argument("--depth", type=int, default=6, help="layers of the vision tower")
     given = parser.parse_args()
-    print(f"{make(given.out, given.hidden, given.layers, given.patch):,} parameters")
+    print(f"{make(given.out, given.hidden, given.layers, given.patch, given.depth):,} parameters")

@@ -22,6 +22,7 @@ P
 say "spec is in the bucket"
 pointer="$shared/runs/$run/ckpts/latest_ckpt_global_step.txt"
 first=1 floor=0
+date +%s > "$work/$run.begun"
 if [ "$kill_at" -gt 0 ]; then
     python3 -m training_job run --bucket "$bucket" --run-id "$run" --attempt 1 --floor 0 > "$work/$run-a1.log" 2>&1 &
     pid=$!
@@ -37,6 +38,7 @@ if [ "$kill_at" -gt 0 ]; then
         [ "$left" -le "${RAY_IDLE:-0}" ] && break
         sleep 1
     done
+    date +%s >> "$work/$run.begun"
     say "Ray processes left: $left; GPU memory: $(nvidia-smi --query-gpu=memory.used --format=csv,noheader | head -1)"
 fi
 timeout $((limit - $(date +%s) + began)) python3 -m training_job run --bucket "$bucket" --run-id "$run" --attempt $first --floor "$floor" > "$work/$run-a$first.log" 2>&1

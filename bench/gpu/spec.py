@@ -9,8 +9,9 @@ from pathlib import Path
 ZEROS = "0" * 64
 
 
-def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, evals: int) -> dict[str, object]:
+def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, holdout: int, every: int) -> dict[str, object]:
     """Our own maze on one node, with LoRA on the tiny model; SkyRL's own trainer and engines."""
+    others = {"holdout": {"kind": "seeds", "start": 500_000, "stop": 500_000 + holdout}} if holdout else {}
     return {
         "run_id": run_id,
         "image": f"registry/nightshift@sha256:{ZEROS}",
@@ -18,7 +19,8 @@ def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, evals: in
             "code": {"kind": "git", "sha": "0" * 40},
             "environment": "training_job.tasks.mazes.env:MazeTextEnv",
             "train": {"kind": "seeds", "start": 10_000, "stop": 10_000 + prompts * 200},
-            "eval": {"kind": "seeds", "start": 0, "stop": evals},
+            "eval": {"kind": "seeds", "start": 0, "stop": 64},
+            **others,
             "success": {"min_score": 0.8},
             "oracle": "training_job.tasks.mazes.oracle:solvable",
         },
@@ -28,16 +30,17 @@ def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, evals: in
             "trainer": "skyrl",
             "total_steps": steps,
             "train_batch_size": prompts,
-            "policy_mini_batch_size": prompts,
+            "policy_mini_batch_size": prompts // 2,
             "micro_train_batch_size_per_gpu": 32,
             "micro_forward_batch_size_per_gpu": 32,
             "n_samples_per_prompt": 8,
-            "max_turns": 17,
-            "learning_rate": 1e-3,
+            "max_turns": 20,
+            "learning_rate": 8e-4,
+            "warmup_steps": 2,
             "temperature": 1.0,
-            "eval_interval": 10,
+            "eval_interval": every,
             "ckpt_interval": 5,
-            "hf_save_interval": 10,
+            "hf_save_interval": every,
             "gpu_memory_utilization": 0.25,
             "skyrl": {
                 "flash_attn": False,
@@ -49,8 +52,8 @@ def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, evals: in
                     "trainer.gradient_checkpointing": False,
                     "trainer.enable_ray_gpu_monitor": False,
                     "generator.inference_engine.enable_ray_prometheus_stats": False,
-                    "generator.inference_engine.max_num_seqs": 256,
-                    "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.image": 18,
+                    "generator.inference_engine.max_num_seqs": 128,
+                    "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.image": 21,
                     "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.video": 0,
                 },
             },
@@ -66,7 +69,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--evals", type=int, default=64)
+    parser.add_argument("--holdout", type=int, default=256)
+    parser.add_argument("--every", type=int, default=10, help="steps between evals, and between exports")
     given = parser.parse_args()
-    made = spec(given.run_id, given.model, given.steps, given.gpus, given.prompts, given.evals)
+    made = spec(given.run_id, given.model, given.steps, given.gpus, given.prompts, given.holdout, given.every)
     given.out.write_text(json.dumps(made, indent=1))
