@@ -30,11 +30,27 @@ if [ -n "$left_out" ] && [ "${CI:-}" = true ]; then
     exit 1
 fi
 
-echo "== ruff"
-.venv/bin/ruff check .
-echo "== mypy --strict"
-.venv/bin/mypy
-echo "== pytest"
-.venv/bin/python -m pytest ${selection:+-m "$selection"} "$@" </dev/null
+# Folders whose tests play on running processes: they wait for them most of the time, and hold some of them to seconds. They
+# come first. Everything else only computes: it runs at the same time, of a lower priority.
+played="tests/chaos tests/horizon tests/job tests/local_cloud tests/local_kube tests/queue tests/report tests/steps tests/story"
+others=
+for folder in $played; do others="$others --ignore=$folder"; done
+set -- ${selection:+-m "$selection"}
+
+said=$(mktemp)
+# shellcheck disable=SC2086  # several folders, several words
+setsid nice -n 5 sh .ci/checks.sh $others "$@" >"$said" 2>&1 </dev/null &
+checks=$!
+# In a session of its own: Ctrl-C does not reach it.
+trap 'kill -TERM -"$checks" 2>/dev/null || true; wait "$checks" 2>/dev/null || true; rm -f "$said"' EXIT
+trap 'exit 130' INT TERM HUP
+
+failed=0
+echo "== pytest: what plays on running processes; the other checks run beside it, and are shown after it"
+# shellcheck disable=SC2086
+.venv/bin/python -m pytest $played "$@" </dev/null || failed=1
+wait "$checks" || failed=1
+cat "$said"
 
 [ -z "$left_out" ] || echo "$left_out"
+exit $failed
