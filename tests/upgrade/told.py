@@ -53,7 +53,7 @@ def main(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def told() -> dict[str, Any]:
     """What the state machines meet."""
-    names = [name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, Exception)]
+    names = [one.__name__ for one in vars(errors).values() if isinstance(one, type) and issubclass(one, Exception)]
     answers = {one.value for one in [*Verb, *RunState]} | {look.AGAIN, look.SUCCESSOR, "look", "stale"}
     return {
         "errors": names,
