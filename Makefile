@@ -36,7 +36,7 @@ up: $(DEMO) $(FUNCTIONS) ## the local stack alone; it runs until Ctrl-C
 test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this computer cannot run, and why
 	@sh .ci/test.sh
 
-test-upgrade: $(TEST) $(FUNCTIONS) ## runs go on while the release before becomes this one, and back (about 4 minutes)
+test-upgrade: $(TEST) $(FUNCTIONS) ## runs go on while the release before becomes this one, and back (a few minutes)
 	@$(RUN) -m pytest -q tests/upgrade/running_work.py tests/upgrade </dev/null
 
 test-skyrl: $(SKYRL) ## the contract tests against SkyRL itself, without a GPU (1.8 GB in an environment of their own)

@@ -166,7 +166,7 @@ def test_every_document_that_one_release_writes_is_read_by_the_other_with_everyt
                 wrong |= {f"{name}: {path}" for path in _lost(sent, one["read"])}
             elif not newer & {value for value in sent.values() if isinstance(value, str)}:
                 wrong.add(f"{name}: {one['refused']}")
-    assert sorted(wrong) == []
+    assert sorted(wrong) == [], "a word that came later: see NEWER_WORDS"
 
 
 def _lost(sent: dict[str, Any], read: dict[str, Any], above: str = "") -> Iterator[str]:
