@@ -196,6 +196,7 @@ def _parquet_items(data: ParquetData, field: str, paths: SharedPaths, open_store
         raise BadConfiguration(field, f"{data.uri} is no parquet file: {str(error)[:300]}") from error
     if not rows:
         raise BadConfiguration(field, f"{data.uri} has no rows")
+    rows = rows[: data.first]
     for number, row in enumerate(rows):
         problem = problem_of_row(row)
         if problem is not None:

@@ -38,6 +38,8 @@ class ProgressReporter:
         self._also: list[Callable[[Progress], None]] = []
         self._stopping = False
         self._last_control = float("-inf")
+        self._spent: dict[Phase, float] = {}
+        self._reported = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="progress", daemon=True)
         self._thread.start()
 
@@ -49,8 +51,16 @@ class ProgressReporter:
     def report(self, **fields: Any) -> None:
         """Change fields of the progress; returns at once."""
         with self._changed:
-            self._current = Progress.model_validate({**self._current.model_dump(), **fields, "at": now()})
+            told = {"phase_seconds": self._phase_seconds(), "at": now()}
+            self._current = Progress.model_validate({**self._current.model_dump(), **fields, **told})
             self._changed.notify_all()
+
+    def _phase_seconds(self) -> dict[str, float]:
+        """The time since the last report was spent in the phase that was reported then: all of an attempt's time is in one."""
+        moment, phase = time.monotonic(), self._current.phase
+        self._spent[phase] = self._spent.get(phase, 0.0) + moment - self._reported
+        self._reported = moment
+        return {one.value: round(seconds, 3) for one, seconds in self._spent.items()}
 
     def alive(self) -> None:
         """Say only that the job is at work, in a phase that is long and silent. As cheap as any report: for each part of it."""

@@ -25,6 +25,7 @@ from training_job.errors import BadConfiguration, Terminated
 from training_job.job import Ended, Job, Record, first_progress, outcome_of
 from training_job.probe import probe
 from training_job.progress import ProgressReporter, wants_stop
+from training_job.rehearsal import leave_nothing_behind
 from training_job.secrets import Secrets, keep_out_of_logs, read_secrets
 from training_job.store import ObjectStore, S3Store, Uploader, read, reading_s3
 from training_job.tails import explained
@@ -193,6 +194,7 @@ def _finish(job: Job, ended: Ended) -> int:
         job.uploader.flush(_FLUSH_SECONDS)
         job.reporter.report(phase=Phase.DONE, eta_seconds=0.0)
         job.reporter.close(_FLUSH_SECONDS)
+    leave_nothing_behind(job)
     code = _write_outcome(job.store, outcome_of(job.reporter.current, job.record, ended.cause, ended.message))
     say("Seconds:\n" + "\n".join(job.watch.lines()))
     return code

@@ -25,7 +25,7 @@ BASE = Path(__file__).parent.parent / "fixtures" / "base"
 BASE_FIELDS = frozenset((BASE / "fields.txt").read_text().split())
 GONE = {f"training.skyrl.{name}" for name in MOVED}
 FIRST_WITH = {  # what a later field had in it when it came
-    "plateau.evals", "plateau.min_gain", "publish.model_package_group",
+    "plateau.evals", "plateau.min_gain", "publish.model_package_group", "rehearsal.of", "rehearsal.number",
     "tracking.tracker", "tracking.project", "tracking.mlflow_uri",
 }  # fmt: skip
 

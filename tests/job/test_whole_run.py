@@ -90,6 +90,20 @@ def test_a_whole_attempt_ends_finished_with_everything_told(straight: Finished, 
     assert (progress.phase, progress.step, progress.saved_step, progress.eta_seconds) == (Phase.DONE, STEPS, STEPS, 0.0)
 
 
+def test_its_progress_says_how_long_it_was_in_each_phase_and_all_of_its_time_is_in_one(
+    straight: Finished, runs: Runs
+) -> None:
+    progress = _progress(runs, "straight", 1)
+    assert progress is not None
+    spent = progress.phase_seconds
+    phases = {Phase.SETUP, Phase.EVAL, Phase.GENERATE, Phase.TRAIN, Phase.CHECKPOINT, Phase.EXPORT}
+    assert phases <= set(spent) and all(seconds > 0 for seconds in spent.values())
+    written = runs.s3.head_object(Bucket=BUCKET, Key=RunKeys("straight").spec)["LastModified"]
+    assert sum(spent.values()) <= (progress.at - written).total_seconds() + 1, "S3 tells whole seconds"
+    assert progress.step_seconds is not None
+    assert spent[Phase.GENERATE] + spent[Phase.TRAIN] >= progress.step_seconds > 0
+
+
 def test_it_says_what_skyrl_says_and_where_its_seconds_went(straight: Finished) -> None:
     for line in (
         f"Total steps: {STEPS}",

@@ -54,8 +54,10 @@ class Place:
         parquet.write_table(pyarrow.Table.from_pylist(list(rows)), sink)
         self.put(sink.getvalue().to_pybytes())
 
-    def read(self) -> Items:
-        return open_items(ParquetData(kind="parquet", uri=self.uri), "task.eval", self.paths, lambda _: self.store)
+    def read(self, first: int | None = None) -> Items:
+        return open_items(
+            ParquetData(kind="parquet", uri=self.uri, first=first), "task.eval", self.paths, lambda _: self.store
+        )
 
 
 @pytest.fixture(params=["s3", "shared"])
@@ -70,6 +72,12 @@ def test_rows_reach_skyrl_with_their_columns_and_the_name_of_their_item(place: P
     dataset = PromptDataset([str(file)], Letters(), 10_000, num_workers=1)
     assert [json.loads(line)["nightshift_item"] for line in file.read_text().splitlines()] == ["row:0", "row:1"]
     assert [dataset[i][2]["word"] for i in range(2)] == ["red", "blue"]
+
+
+def test_only_the_first_rows_are_used_where_so_many_are_asked_for(place: Place) -> None:
+    place.write(*(GOOD | {"word": word} for word in ("red", "blue", "green")))
+    assert [place.read(2).row(i)["word"] for i in range(2)] == ["red", "blue"] and len(place.read(2)) == 2
+    assert len(place.read(9)) == len(place.read()) == 3
 
 
 def test_a_file_that_changes_under_a_run_does_not_change_its_items(place: Place) -> None:

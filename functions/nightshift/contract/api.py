@@ -254,6 +254,16 @@ class Forecast(Model):
     most_dollars: float | None = Field(None, description="none: an instance type has no price in the table")
 
 
+class Rehearsed(Model):
+    """The newest rehearsal of what a plan is about."""
+
+    run_id: str
+    number: int = Field(ge=1)
+    state: str
+    passed: bool = Field(description="it went through the death of its driver, was published and read back")
+    ended_at: datetime | None = None
+
+
 class Plan(Document):
     """``POST /runs/plan``: what ``POST /runs`` would start. Everything was checked, and nothing was started or kept."""
 
@@ -273,6 +283,7 @@ class Plan(Document):
         None, description="runs that would be before it in the pool's line; none: Kueue decides"
     )
     waiting_is_more: bool = Field(False, description="there are more than were counted")
+    rehearsed: Rehearsed | None = Field(None, description="none: nothing with these parts was ever rehearsed")
     spec: dict[str, Any] = Field(description="the spec with every default filled in")
 
 

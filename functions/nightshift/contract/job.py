@@ -125,6 +125,7 @@ class Progress(Document):
     acknowledged: int = Field(0, ge=0, description="highest Control.seq that was carried out")
     guard: GuardReport | None = Field(None, description="what the guard found, from the moment when it was done")
     download: Download | None = Field(None, description="in phase download")
+    phase_seconds: dict[str, float] = Field({}, description="that this attempt has spent in each phase so far")
     at: datetime
 
 

@@ -71,6 +71,7 @@ class ParquetData(Model):
 
     kind: Literal["parquet"]
     uri: Annotated[str, StringConstraints(pattern=r"^(s3://|/shared/).+$", max_length=1_024)]
+    first: int | None = Field(None, ge=1, description="use only so many of its first rows; none: all of them")
 
 
 Data = Annotated[SeedData | ParquetData, Field(discriminator="kind")]
@@ -243,6 +244,14 @@ class Publishing(Model):
 ProjectName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._ -]*[A-Za-z0-9])?$", max_length=63)]
 
 
+class Rehearsal(Model):
+    """Marks a rehearsal, and says of what: ``contract.rehearsal`` makes its spec. The job ends its own driver by SIGKILL
+    after the first verified checkpoint, and removes the run's folder on /shared when all is proven."""
+
+    of: DnsLabel = Field(description="name of the run that is rehearsed, as far as the id has room")
+    number: int = Field(1, ge=1, le=99, description="rises where the same is rehearsed again")
+
+
 class NotifyLevel(StrEnum):
     QUIET = "quiet"
     NORMAL = "normal"
@@ -279,6 +288,7 @@ class RunSpec(Model):
     )
     notify: NotifyLevel = NotifyLevel.NORMAL
     publish: Publishing | None = Field(None, description="where a success is registered as well; none: nowhere")
+    rehearsal: Rehearsal | None = Field(None, description="of a rehearsal only, which `nightshift rehearse` asks for")
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from nightshift.contract.base import CONTRACT_VERSION
 from nightshift.contract.events import FieldError
 from nightshift.contract.redaction import is_secret, without_secrets
+from nightshift.contract.rehearsal import rehearsal_problems
 from nightshift.contract.secrets import secret_problems
 from nightshift.contract.skyrl import skyrl_problems
 from nightshift.contract.smaller import smaller_problems
@@ -85,7 +86,7 @@ def check_spec(raw: dict[str, Any]) -> RunSpec | list[FieldError]:
 
 
 def _other_problems(spec: RunSpec) -> Sequence[tuple[str, str]]:
-    return [*smaller_problems(spec), *price_problems(spec), *tracking_problems(spec)]
+    return [*smaller_problems(spec), *price_problems(spec), *tracking_problems(spec), *rehearsal_problems(spec)]
 
 
 def _shown(problem: str) -> str:

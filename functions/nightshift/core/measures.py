@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from nightshift.contract.rehearsal import is_rehearsal
 from nightshift.core.causes import POLICIES, EndCause
 from nightshift.core.run import Attempt, Run, RunState
 
@@ -47,6 +48,14 @@ class Measure:
 
 
 UNKNOWN: Final = "unknown"
+
+OF_REHEARSALS: Final = frozenset({Metric.QUEUE_WAIT_SECONDS, Metric.DOLLARS})
+"""What a rehearsal has in common with a run. Its death is wanted and its end is its report: neither counts, or wakes anybody."""
+
+
+def counted(run_id: str, measures: Iterable[Measure]) -> tuple[Measure, ...]:
+    """Of what was measured of a run, what is to be sent."""
+    return tuple(one for one in measures if not is_rehearsal(run_id) or one.metric in OF_REHEARSALS)
 
 
 def _cause(cause: EndCause | None) -> tuple[str, str]:
@@ -98,7 +107,9 @@ def standing(runs: Iterable[Run], now: datetime) -> tuple[Measure, ...]:
     """How things are at one moment, from the runs that are not over."""
     runs = tuple(runs)
     queued = [r for r in runs if r.state is RunState.QUEUED]
-    recovering = [r for r in runs if r.recovering_since is not None and r.state in _RECOVERS]
+    recovering = [
+        r for r in runs if r.recovering_since is not None and r.state in _RECOVERS and not is_rehearsal(r.run_id)
+    ]
     holding = [r for r in runs if r.leased_at is not None and not r.waiting_for]
 
     def longest(moments: Iterable[datetime | None]) -> float:

@@ -14,6 +14,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from nightshift.contract.api import Answer, Cancel, CancelMode, Retry, RunAccepted, RunTold
 from nightshift.contract.costs import month_of
 from nightshift.contract.events import FieldError, StartRequest
+from nightshift.contract.rehearsal import is_rehearsal
 from nightshift.core.access import patterns
 from nightshift.core.run import Run, RunState
 from nightshift.handlers.http import (
@@ -91,7 +92,8 @@ def start_run() -> Response[str]:
         metrics.add_metric(name="RunsRefused", unit=MetricUnit.Count, value=1)
         raise Refused(RUN_ID_TAKEN if result.conflict else INVALID_SPEC, "Nothing was started.", result.errors)
     logger.append_keys(run_id=result.run.run_id)
-    metrics.add_metric(name="RunsRequested", unit=MetricUnit.Count, value=1)
+    requested = "RehearsalsRequested" if is_rehearsal(result.run.run_id) else "RunsRequested"
+    metrics.add_metric(name=requested, unit=MetricUnit.Count, value=1)
     accepted = RunAccepted(run_id=result.run.run_id, state=result.run.state.value, created=result.created)
     return answer(201 if result.created else 200, accepted)
 

@@ -12,6 +12,7 @@ from aws_lambda_powertools.utilities.parser.models import EventBridgeModel, S3Ev
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from nightshift.contract.events import FieldError, ScheduledStart, StartRequest
+from nightshift.contract.rehearsal import is_rehearsal
 from nightshift.core.errors import bounded
 from nightshift.handlers.observability import logger, metrics, tracer
 from nightshift.handlers.settings import IntakeSettings, load
@@ -49,7 +50,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         return {"run_id": None, "created": False, "errors": []}
     run_id = result.run.run_id if result.run is not None else None
     logger.append_keys(run_id=run_id)
-    metrics.add_metric(name="RunsRequested" if run_id else "RunsRefused", unit=MetricUnit.Count, value=1)
+    requested = "RehearsalsRequested" if is_rehearsal(run_id or "") else "RunsRequested"
+    metrics.add_metric(name=requested if run_id else "RunsRefused", unit=MetricUnit.Count, value=1)
     logger.info("intake", extra={"new_run": result.created, "errors": [e.field for e in result.errors]})
     return {"run_id": run_id, "created": result.created, "errors": [e.model_dump() for e in result.errors]}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.events import Stage, StageEvent
+from nightshift.contract.rehearsal import is_rehearsal
 from nightshift.report.mrkdwn import code, code_block, context, esc, header, links, sections
 from nightshift.report.text import attempt_sentence, best_sentence, count, result_words, sparkline
 from nightshift.report.words import between, cause_words, dollars, duration, hours, percent, plural, spend_words, utc
@@ -35,6 +36,7 @@ def blocks(event: StageEvent) -> dict[str, Any]:
     foot = context(
         [
             f"run {code(event.run_id, 60)}",
+            "a rehearsal: its results say nothing" if is_rehearsal(event.run_id) else "",
             f"asked for by {esc(event.owner, 200)}" if event.owner else "",
         ]
     )

@@ -13,7 +13,7 @@ from nightshift.contract.spec import NotifyLevel, RunSpec
 from nightshift.core.errors import bounded
 from nightshift.core.evidence import Results, results
 from nightshift.core.guard import guard_words
-from nightshift.core.measures import Measure
+from nightshift.core.measures import Measure, counted
 from nightshift.core.run import Attempt, Run
 from nightshift.steps.ports import Ports
 
@@ -44,9 +44,9 @@ def audit(ports: Ports, run_id: str, actor: str, what: str, signal: str | None =
     ports.runs.audit(run_id, line)
 
 
-def measure(ports: Ports, measures: Iterable[Measure]) -> None:
+def measure(ports: Ports, run_id: str, measures: Iterable[Measure]) -> None:
     """After the write that makes them true, and before anything else that may fail."""
-    for one in measures:
+    for one in counted(run_id, measures):
         ports.measure(one)
 
 

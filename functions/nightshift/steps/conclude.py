@@ -28,7 +28,7 @@ def ready(ports: Ports, awaiting: Awaiting, judged: Judged, look_seq: int, inter
     if awaiting is Awaiting.LEASE and run.queue is None and not ports.runs.take_lease(run, now):
         return None
     if awaiting is Awaiting.LEASE and run.queue is None:
-        measure(ports, queue_left(run, now))
+        measure(ports, run.run_id, queue_left(run, now))
     if awaiting is Awaiting.LEASE and run.queue is not None and run.state is RunState.QUEUED:
         changes["state"] = RunState.PROVISIONING
     if awaiting is Awaiting.CLUSTER:
@@ -39,7 +39,7 @@ def ready(ports: Ports, awaiting: Awaiting, judged: Judged, look_seq: int, inter
     audit(ports, run.run_id, "look", f"{awaiting} ready", judged.seen.signal, judged.decision.why)
     before, run = run, ports.runs.update(run, look_seq, **changes, **next_shift(run))
     if awaiting is Awaiting.CLUSTER and run.queue is not None and run.leased_at is not None:
-        measure(ports, queue_left(before, run.leased_at))
+        measure(ports, run.run_id, queue_left(before, run.leased_at))
     return Reply(decision=Verb.READY.value, shift=str(run.shift_seq), interval=interval)
 
 
@@ -100,7 +100,7 @@ def recover(ports: Ports, spec: RunSpec, judged: Judged, look_seq: int, interval
         seen_counter=judged.counter,
         **next_shift(run),
     )
-    measure(ports, recovery_begins(decision.cause))
+    measure(ports, run.run_id, recovery_begins(decision.cause))
     audit(ports, run.run_id, "look", f"attempt {run.attempt} ended: {decision.cause}", judged.seen.signal, decision.why)
     if decision.smaller:
         values = spec.recovery.on_out_of_memory
@@ -165,7 +165,7 @@ def verdict(ports: Ports, judged: Judged, to: RunState, look_seq: int, interval:
         seen_counter=judged.counter,
         **next_shift(run),
     )
-    measure(ports, recovery_given_up(decision.cause, to))
+    measure(ports, run.run_id, recovery_given_up(decision.cause, to))
     audit(ports, run.run_id, "look", f"run {to}: {decision.cause}", judged.seen.signal, decision.why)
     return Reply(decision=decision.verb.value, shift=str(run.shift_seq), interval=interval)
 

@@ -110,7 +110,7 @@ def _final(ports: Ports, run: Run) -> Run:
     """The last write, and what is counted with it. Raises StaleExecution where the run is over already."""
     run = ports.runs.finish(run, run.verdict or RunState.FAILED, ended_at=ports.now())
     spend = spend_of(run.model_copy(update={"held_before": 0.0}), ports.now())
-    measure(ports, ended(run, spend.dollars if spend is not None else None))
+    measure(ports, run.run_id, ended(run, spend.dollars if spend is not None else None))
     return run
 
 

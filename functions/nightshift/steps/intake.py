@@ -28,7 +28,7 @@ from nightshift.core.requests import (
     too_late,
 )
 from nightshift.core.run import Run, RunState
-from nightshift.steps.common import audit, start_execution
+from nightshift.steps.common import audit, measure, start_execution
 from nightshift.steps.ports import Ports, Rejection
 
 
@@ -90,7 +90,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
     )
     there, created = ports.runs.create(wanted)
     if created:
-        ports.measure(Measure(Metric.RUNS_STARTED))
+        measure(ports, there.run_id, [Measure(Metric.RUNS_STARTED)])
     if there.spec_sha256 != wanted.spec_sha256:
         taken = FieldError(
             field="run_id", problem=f"{checked.run_id} is a {there.state} run with other content; choose another id"

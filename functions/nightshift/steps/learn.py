@@ -42,7 +42,7 @@ def learn(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observa
     learned = attempt.model_copy(update=known)
     if learned != attempt:
         saved = ports.runs.save_attempt(run, learned)
-        measure(ports, resumed(run, attempt, learned) if saved else ())
+        measure(ports, run.run_id, resumed(run, attempt, learned) if saved else ())
     if learned.guard is not None and attempt.guard is None and guard_words(learned.guard):
         audit(ports, run.run_id, "job", f"guard of attempt {learned.n}", detail=guard_words(learned.guard))
     if learned.running_at is not None and attempt.running_at is None:
@@ -76,7 +76,7 @@ def _guard_report(progress: Progress | None, outcome: Outcome | None) -> GuardRe
 
 def _came_alive(ports: Ports, run: Run, spec: RunSpec, attempt: Attempt, seen: Observation) -> None:
     now = ports.now()
-    measure(ports, recovered(run, now) if attempt.n > 1 else ())
+    measure(ports, run.run_id, recovered(run, now) if attempt.n > 1 else ())
     audit(ports, run.run_id, "look", f"attempt {attempt.n} is running", seen.signal)
     if attempt.n == 1:
         emit(ports, run, spec, Stage.STARTED, "started", attempt=1)

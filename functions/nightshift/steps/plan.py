@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nightshift.contract.api import Forecast, Plan, Rollouts
+from nightshift.contract.api import Forecast, Plan, Rehearsed, Rollouts
 from nightshift.contract.events import FieldError
+from nightshift.contract.rehearsal import MAX_NUMBER, rehearsal_of
 from nightshift.contract.spec import Priority, RunSpec, SeedData, spec_digest
 from nightshift.core.admission import check_spec, known_ceiling
 from nightshift.core.capacity import capacity_problems
 from nightshift.core.errors import NightshiftError
 from nightshift.core.prices import hourly, is_old
-from nightshift.core.run import Run
+from nightshift.core.run import Run, RunState
 from nightshift.steps.ports import Listings, Ports
 
 COUNTED = 100
@@ -55,9 +56,25 @@ def plan_run(ports: Ports, listings: Listings, raw: dict[str, Any], owner: str) 
         holder=lease.run_id if lease is not None and spec.queue is None else None,
         waiting=len(_before(line.items, spec)) if line is not None else None,
         waiting_is_more=line is not None and line.after is not None and spec.priority is not Priority.URGENT,
+        rehearsed=rehearsed(ports, spec),
         spec=spec.model_dump(mode="json"),
     )
     return Planned(plan)
+
+
+def rehearsed(ports: Ports, spec: RunSpec) -> Rehearsed | None:
+    """The newest rehearsal of the spec's parts. They are numbered without gaps, so the first that is missing ends the search;
+    most specs have one or none."""
+    newest: Rehearsed | None = None
+    for number in range(1, MAX_NUMBER + 1) if spec.rehearsal is None else ():
+        run = ports.runs.get(rehearsal_of(spec, number).run_id)
+        if run is None:
+            break
+        passed = run.state is RunState.SUCCEEDED and run.attempt > 1
+        newest = Rehearsed(
+            run_id=run.run_id, number=number, state=run.state.value, passed=passed, ended_at=run.ended_at
+        )
+    return newest
 
 
 def _before(line: Sequence[Run], spec: RunSpec) -> list[Run]:

@@ -12,7 +12,7 @@ from nightshift.core.errors import PermanentError, StaleExecution, bounded
 from nightshift.core.measures import Measure, Metric
 from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
-from nightshift.steps.common import audit, emit, next_shift, stage_key, start_execution
+from nightshift.steps.common import audit, emit, measure, next_shift, stage_key, start_execution
 from nightshift.steps.ports import Ports
 from nightshift.steps.reports import outcome_of, progress_of
 from nightshift.steps.requests import Reply, StepRequest
@@ -155,7 +155,7 @@ def _claim(ports: Ports, run: Run, spec: RunSpec) -> tuple[Run, Attempt]:
     claimed = ports.runs.claim_attempt(run, wanted)
     if claimed is None:  # the same step of the same execution was here before, in another invocation
         return ports.runs.load(run.run_id, run.k), ports.runs.attempts(run.run_id)[-1]
-    ports.measure(Measure(Metric.ATTEMPTS))
+    measure(ports, run.run_id, [Measure(Metric.ATTEMPTS)])
     return claimed, wanted
 
 

@@ -24,6 +24,7 @@ from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_imp
 from training_job.policies import UnknownModel, adapter_arrays, closed_replies, read_config
 from training_job.probe import hold_space
 from training_job.progress import wants_stop
+from training_job.rehearsal import end_as_rehearsed
 from training_job.sources import model_of
 from training_job.standing import Standing, adapter_folder
 from training_job.trainers.local.ahead import Ahead
@@ -255,6 +256,7 @@ class LocalTrainer:
             prune(job.paths, self.training.max_ckpts_to_keep)
         job.say(f"Successfully saved checkpoint for global_step_{self.step} to: {folder}")
         job.reporter.report(saved_step=self.step)
+        end_as_rehearsed(job, self.step)
 
     def _export(self) -> None:
         job = self.job

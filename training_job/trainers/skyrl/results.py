@@ -17,6 +17,7 @@ from training_job.job import Ended, Job
 from training_job.pace import Kind, Pace
 from training_job.progress import wants_stop
 from training_job.records import drop_record, keep_record
+from training_job.rehearsal import end_as_rehearsed
 from training_job.standing import Standing, adapter_folder, take_in
 from training_job.trainers.skyrl.datasets import source_of
 from training_job.trainers.skyrl.evalrows import read_dump, summary_of
@@ -132,6 +133,7 @@ class Results:
         with self._job.watch.measure("checkpoint: record"):
             keep_record(folder)
         self._job.reporter.report(saved_step=step)
+        end_as_rehearsed(self._job, step)
 
     def not_loaded(self, error: Exception) -> Exception:
         """What ends the attempt after SkyRL could not load its checkpoint: ``error``, unless every byte says that the
