@@ -80,6 +80,12 @@ def plan(arguments: argparse.Namespace) -> None:
         raise CliError(Exit.BAD_DATA, "it would be admitted and then fail for its capacity")
 
 
+def rehearse(arguments: argparse.Namespace) -> None:
+    from cli.rehearse import rehearse
+
+    rehearse(arguments, _api)
+
+
 def list_runs(arguments: argparse.Namespace) -> None:
     api, size = _api(arguments), str(min(arguments.limit, 100))
     wanted = {"state": arguments.state, "pool": arguments.pool, "owner": arguments.owner, "limit": size}

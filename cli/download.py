@@ -44,6 +44,24 @@ def download(artifact: Artifact, folder: Path, pool: urllib3.PoolManager) -> boo
     return True
 
 
+def fetch_small(artifact: Artifact, pool: urllib3.PoolManager, limit: int) -> bytes | None:
+    """An object's bytes; None for one that is larger than ``limit``. Raises CliError: 69 where the store does not give them, 65
+    where they are not what was promised."""
+    if artifact.size > limit:
+        return None
+    try:
+        answer = pool.request("GET", artifact.url, timeout=TIMEOUT, redirect=False, retries=2)
+    except urllib3.exceptions.HTTPError as error:
+        raise CliError(
+            Exit.UNAVAILABLE, f"{artifact.key}: the store does not answer ({type(error).__name__})"
+        ) from error
+    if answer.status != 200:
+        raise CliError(Exit.UNAVAILABLE, f"{artifact.key}: the store answered {answer.status}; ask for the list again")
+    if artifact.sha256 not in (None, hashlib.sha256(answer.data).hexdigest()):
+        raise CliError(Exit.BAD_DATA, f"{artifact.key} has other bytes than the manifest promises")
+    return answer.data
+
+
 def _fetched(artifact: Artifact, part: Path, pool: urllib3.PoolManager) -> str:
     """SHA-256 of what was written. The address is in no error: whoever has it may read the object."""
     sha, size = hashlib.sha256(), 0

@@ -107,7 +107,17 @@ def plan(found: Plan) -> str:
         lines.append(f"ceiling: an oracle solves {found.ceiling:.1%} of the eval set")
     lines.append(_capacity(found))
     lines.append(_line(found))
+    lines.append(_rehearsed(found))
     return "\n".join(lines)
+
+
+def _rehearsed(found: Plan) -> str:
+    before = found.rehearsed
+    if before is None:
+        return "rehearsal: none of it as it is now; `rehearse --spec FILE` tries it"
+    when = f" ({clock(before.ended_at)} UTC)" if before.ended_at is not None else ""
+    said = "passed" if before.passed else "did not pass" if before.ended_at is not None else f"is {words(before.state)}"
+    return f"rehearsal: {clean(before.run_id, 40)} {said}{when}"
 
 
 def _capacity(found: Plan) -> str:

@@ -17,6 +17,7 @@ from cli.view import clean
 from nightshift.contract.costs import MONTH
 
 MAX_LISTED = 1_000
+MAX_MINUTES = 7 * 24 * 60
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,6 +40,13 @@ def _month(text: str) -> str:
     return text
 
 
+def _minutes(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= MAX_MINUTES:
+        raise ValueError(text)
+    return number
+
+
 def _arguments() -> argparse.ArgumentParser:
     parser = _Parser(prog="nightshift", description="Ask for training runs, look at them, and steer them.")
     every = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
@@ -58,6 +66,14 @@ def _arguments() -> argparse.ArgumentParser:
     command("validate", commands.validate, "check a run spec without sending it", "file")
     command("plan", commands.plan, "have everything checked and nothing started", "file")
     command("start", commands.start, "ask for a run; asking again for the same one is harmless", "file")
+    tried = command("rehearse", commands.rehearse, "try a spec: 2 steps on the cluster, through its driver's death")
+    tried.add_argument("--spec", type=Path, required=True, help="a run spec, YAML or JSON")
+    tried.add_argument("--again", action="store_true", help="also where it passed before")
+    tried.add_argument(
+        "--timeout", type=_minutes, default=120, metavar="MINUTES", help="how long to watch (default 120)"
+    )
+    tried.add_argument("--json", action="store_true", help="the report as JSON")
+    tried.add_argument("--show", action="store_true", help="print the rehearsal's own spec, and start nothing")
     listed = command("list", commands.list_runs, "show runs: those that are not over, then the others, newest first")
     listed.add_argument("--state", help="runs in this state only")
     listed.add_argument("--pool", help="runs of this pool only")
