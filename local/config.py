@@ -37,6 +37,9 @@ class StackConfig(BaseModel):
     schedule_speed: float = 1.0
     """Scheduled rules come this many times faster than their rate says."""
 
+    enforces_iam: bool = False
+    """Every call of a role is judged by its policies; pods get the role of their Pod Identity association."""
+
     spare_joins_after: float = 0.0
     """Seconds between a node's loss and the arrival of its replacement in Kubernetes."""
 

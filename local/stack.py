@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,7 @@ class Stack:
     Entering returns when a run could be asked for. Leaving ends every process, and ``left_over`` then names those that
     were found running after their end (there should be none). Logs are copied to ``logs_to``, where given;
     ``settings`` are fields of the configuration that are to be other than usual; memory need not be measured.
-    ``template`` and ``python`` are what is deployed first.
+    ``template`` and ``python`` are what is deployed first, with ``parameters`` in place of the usual ones.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class Stack:
         measures_memory: bool = True,
         template: Path = TEMPLATE,
         python: Path | None = None,
+        parameters: Mapping[str, str] | None = None,
         **settings: object,
     ) -> None:
         self._say = say
         self._logs_to, self._measures_memory = logs_to, measures_memory
         self._template, self._python = template, python
+        self._asked = dict(parameters or {})
         self._exit = ExitStack()
         self.config: StackConfig = new_config(new_state_dir()).model_copy(update=settings)
         self.supervisor = Supervisor(self.config.log_dir)
@@ -97,7 +99,7 @@ class Stack:
         for child in children:
             self.supervisor.wait_ready(child, _READY_SECONDS)
         self._say(f"cloud and kubernetes are up; deploying {self._template.name}")
-        self._given = self._parameters()
+        self._given = self._parameters() | self._asked
         self.deploy(self._template, self._python)
         self._wait_healthy()
 

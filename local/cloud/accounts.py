@@ -12,12 +12,15 @@ from moto.awslambda.utils import get_backend as lambda_backend
 from moto.eks.models import eks_backends
 from moto.events.models import events_backends
 from moto.scheduler.models import scheduler_backends
+from moto.secretsmanager.models import secretsmanager_backends
 from moto.sqs.models import sqs_backends
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 from moto.sts.models import sts_backends
 
 from local.cloud.functions import FunctionSpec
+from local.cloud.iam.asks import World
 from local.cloud.patches.executions import NAME
+from local.cloud.patches.tokens import machine_of_token
 from local.cloud.schedule import Timed, timed
 from local.config import StackConfig
 
@@ -38,12 +41,37 @@ class Account:
         self._bundle = config.state_dir / "functions-ca.pem"
         self._bundle.write_bytes(config.ca_file.read_bytes())
 
+    def role_session(self, role_arn: str, name: str) -> Any:
+        """Credentials as Lambda, Step Functions or EKS gets them for a role (moto's AssumedRole)."""
+        return sts_backends[self._config.account][PARTITION].assume_role(
+            self._config.region, name, role_arn, policy="", duration=ROLE_SECONDS, external_id=""
+        )
+
+    def machine_credentials(self, role_arn: str) -> dict[str, str]:
+        """As boto3.client takes them, for the calls of a state machine."""
+        session = self.role_session(role_arn, "states")
+        return {
+            "aws_access_key_id": session.access_key_id,
+            "aws_secret_access_key": session.secret_access_key,
+            "aws_session_token": session.session_token,
+        }
+
+    def world(self) -> World:
+        """What the judgement of a request must know of this account."""
+        config = self._config
+        cluster = f"arn:aws:sagemaker:{config.region}:{config.account}:cluster/{config.hyperpod_cluster}"
+        return World(config.region, config.account, machine_of_token, self._secret_arn, cluster)
+
+    def _secret_arn(self, named: str) -> str | None:
+        config = self._config
+        secrets = secretsmanager_backends[config.account][config.region].secrets
+        found = secrets.get(named) if named in secrets else None
+        return None if found is None else str(found.arn)
+
     def function_variables(self, spec: FunctionSpec) -> Mapping[str, str]:
         """Environment of a function's process before its own variables: addresses, and credentials of its role."""
         config = self._config
-        session = sts_backends[config.account][PARTITION].assume_role(
-            config.region, spec.name, spec.role_arn, policy="", duration=ROLE_SECONDS, external_id=""
-        )
+        session = self.role_session(spec.role_arn, spec.name)
         return {
             "PATH": PATHS,
             "HOME": str(self._home),

@@ -19,10 +19,15 @@ from local.cloud.accounts import Account, event_from
 from local.cloud.delivery import Deliveries
 from local.cloud.faults import Faults
 from local.cloud.front import Front
-from local.cloud.functions import FunctionHost
+from local.cloud.functions import FunctionHost, FunctionSpec
 from local.cloud.http_api import Answer, HttpApi, Route
+from local.cloud.iam.guard import Guard
+from local.cloud.iam.judge import Ask
+from local.cloud.patches.clients import call_as_role
+from local.cloud.patches.cloudformation import on_machine_creation
 from local.cloud.patches.events import on_match
 from local.cloud.patches.executions import on_status_change
+from local.cloud.patches.nested import on_service_call
 from local.cloud.schedule import Clock
 from local.cloud.slack import PlannedAnswer, SlackReceiver
 from local.cloud.status_events import status_event
@@ -42,8 +47,9 @@ class LocalCloud:
         self._config = config
         config.log_dir.mkdir(parents=True, exist_ok=True)
         self._account = Account(config)
+        self._guard = Guard(self._account.world(), config.state_dir) if config.enforces_iam else None
         self._functions = FunctionHost(
-            config.functions_python, config.log_dir, self._account.function_variables, self._account.enqueue
+            config.functions_python, config.log_dir, self._account.function_variables, self._enqueue_failure
         )
         self._api = HttpApi(self._functions.invoke, config.account)
         self._outputs: dict[str, str] = {}
@@ -60,12 +66,17 @@ class LocalCloud:
                 "lambda": lambda arn, text, _: self._functions.invoke_async(arn.split(":")[6], text.encode()),
                 "states": self._account.start_execution,
                 "sqs": lambda arn, text, _: self._account.enqueue(arn, text),
-            }
+            },
+            self._permit,
         )
         self._cleanup.callback(deliveries.close)
         faults = Faults()
         deliver = faults.around_delivery(deliveries.accept)
         on_match(deliver)
+        if self._guard is not None:
+            call_as_role(self._account.machine_credentials)
+            on_service_call(self._permit)
+            on_machine_creation(self._permit)
         clock = Clock(self._timed, deliver, config.schedule_speed)
         clock.start()
         self._cleanup.callback(clock.close)
@@ -80,9 +91,8 @@ class LocalCloud:
             config.region,
             config.admin_url,
         )
-        server = make_server(
-            HOST, config.cloud_port, faults.around(front), threaded=True, request_handler=_QuietHandler
-        )
+        app = faults.around(front if self._guard is None else self._guard.around(front))
+        server = make_server(HOST, config.cloud_port, app, threaded=True, request_handler=_QuietHandler)
         server.daemon_threads = True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True, name="cloud").start()
         self._cleanup.callback(server.shutdown)
@@ -90,6 +100,16 @@ class LocalCloud:
     def close(self) -> None:
         """End every process and stop serving."""
         self._cleanup.close()
+
+    def _permit(self, role_arn: str, action: str, resource: str) -> None:
+        """For what a service does with a role. Raises NotAuthorizedError."""
+        if self._guard is not None:
+            self._guard.require(role_arn, Ask(action, resource))
+
+    def _enqueue_failure(self, function: FunctionSpec, queue_arn: str, body: str) -> None:
+        """Lambda writes to a failure queue with the function's own role."""
+        self._permit(function.role_arn, "sqs:SendMessage", queue_arn)
+        self._account.enqueue(queue_arn, body)
 
     def _timed(self) -> list[Any]:
         """Everything that comes by the clock."""
@@ -105,6 +125,7 @@ class LocalCloud:
         routes: dict[tuple[str, str], Callable[[bytes], Any]] = {
             ("POST", "/_local/events"): self._take_event,
             ("POST", "/_local/deployment"): self._take_deployment,
+            ("POST", "/_local/deletion"): self._take_deletion,
             ("POST", "/_local/slack/next"): self._plan_slack,
             ("GET", "/_local/outputs"): lambda _: self._outputs,
             ("GET", "/_local/processes"): lambda _: self._processes(),
@@ -131,6 +152,12 @@ class LocalCloud:
         for deployed in document["functions"]:
             self._functions.warm(deployed["name"])
         return {"functions": len(document["functions"])}
+
+    def _take_deletion(self, _: bytes) -> dict[str, int]:
+        ended = self._functions.remove_all()
+        self._api.deploy([])
+        self._outputs = {}
+        return {"functions": ended}
 
     def _plan_slack(self, body: bytes) -> dict[str, int]:
         document = json.loads(body)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from local.cloud.patches.permissions import Permit
+
 LOG = logging.getLogger(__name__)
 
 WORKERS = 4
@@ -23,12 +25,15 @@ _STEP = re.compile(r"[^.\[\]'\"]+")
 Send = Callable[[str, str, str], None]
 """Takes the target's ARN, the input as text, and a name that is the same for each try."""
 
+ACTIONS = {"lambda": "lambda:InvokeFunction", "states": "states:StartExecution", "sqs": "sqs:SendMessage"}
+
 
 class Deliveries:
-    """``senders`` by the service in a target's ARN (``lambda``, ``states``, ``sqs``)."""
+    """``senders`` by the service in a target's ARN (``lambda``, ``states``, ``sqs``). ``permit`` is asked for each
+    delivery to a target that names a role."""
 
-    def __init__(self, senders: dict[str, Send]) -> None:
-        self._senders = senders
+    def __init__(self, senders: dict[str, Send], permit: Permit = lambda *_: None) -> None:
+        self._senders, self._permit = senders, permit
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="eventbridge")
 
     def accept(self, rule: Any, target: dict[str, Any], event: dict[str, Any]) -> None:
@@ -44,7 +49,7 @@ class Deliveries:
         text = target_input(target, event, rule_arn)
         for pause in (*RETRY_SECONDS, None):
             try:
-                self._senders[arn.split(":")[2]](arn, text, name)
+                self._send(target, arn, text, name)
                 return
             except Exception as problem:  # noqa: BLE001 whatever a target answers: again, then the dead-letter queue
                 LOG.warning("event %s of rule %s not delivered to %s: %r", event["id"], rule_arn, arn, problem)
@@ -52,7 +57,13 @@ class Deliveries:
                 time.sleep(pause)
         dead_letters = target.get("DeadLetterConfig", {}).get("Arn")
         if dead_letters:
-            self._senders["sqs"](dead_letters, json.dumps(event), name)
+            self._send(target, dead_letters, json.dumps(event), name)
+
+    def _send(self, target: dict[str, Any], arn: str, text: str, name: str) -> None:
+        service = arn.split(":")[2]
+        if "RoleArn" in target:
+            self._permit(target["RoleArn"], ACTIONS[service], arn)
+        self._senders[service](arn, text, name)
 
 
 def target_input(target: dict[str, Any], event: dict[str, Any], rule_arn: str) -> str:

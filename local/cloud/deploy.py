@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from local.cloud.http_api import API_PREFIX
-from local.cloud.sam import ON_FAILURE, SCHEDULE, SCHEDULE_PARTS, Translation, translate
+from local.cloud.sam import ON_FAILURE, POD_IDENTITY, SCHEDULE, SCHEDULE_PARTS, Translation, translate
 from local.config import StackConfig
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ def deploy(
         for item in stacks.describe_stack_resources(StackName=config.stack_name)["StackResources"]
         if item.get("ResourceType") == "AWS::Lambda::Function"  # moto lists what a condition left out, without a type
     }
-    shown = {name: value for name, value in outputs.items() if not name.startswith((ON_FAILURE, SCHEDULE))}
+    shown = {k: v for k, v in outputs.items() if not k.startswith((ON_FAILURE, SCHEDULE, POD_IDENTITY))}
+    roles = [value.split("\n") for name, value in outputs.items() if name.startswith(POD_IDENTITY)]
+    (config.state_dir / "pod_identities.json").write_text(json.dumps(roles))
     for name, value in outputs.items():
         if name.startswith(SCHEDULE):
             _schedule(_client(config, "scheduler"), dict(zip(SCHEDULE_PARTS, value.split("\n", 5), strict=True)))
@@ -64,6 +66,20 @@ def deploy(
         },
     )
     return shown
+
+
+def delete(config: StackConfig) -> None:
+    """Delete the stack as ``sam delete`` would: what the template retains stays, everything else ends. Raises DeployError."""
+    stacks, scheduler = _client(config, "cloudformation"), _client(config, "scheduler")
+    (stack,) = stacks.describe_stacks(StackName=config.stack_name)["Stacks"]
+    for output in stack.get("Outputs", []):
+        if output["OutputKey"].startswith(SCHEDULE):
+            scheduler.delete_schedule(Name=output["OutputValue"].split("\n", 1)[0])
+    try:
+        stacks.delete_stack(StackName=config.stack_name)
+    except ClientError as error:
+        raise DeployError(f"stack {config.stack_name}: {error.response['Error'].get('Message', error)}") from error
+    _tell(config, "/_local/deletion", {})
 
 
 def _schedule(scheduler: Any, parts: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ DROPPED = {
     "AWS::CloudWatch::Alarm": "nothing here watches metrics",
     "AWS::CloudWatch::Dashboard": "nobody looks at metrics here",
     "AWS::EKS::AccessEntry": "the local Kubernetes API reads who may come from access_entries.json",
-    "AWS::EKS::PodIdentityAssociation": "pods get their credentials from their environment",
+    "AWS::EKS::PodIdentityAssociation": "the local Kubernetes reads the roles of pods from pod_identities.json",
     "AWS::Lambda::EventInvokeConfig": "retries and destinations are carried out by the local data plane",
     "AWS::Lambda::Permission": "nobody but this stack's own triggers can call a function here",
     "AWS::S3::BucketPolicy": "its only statement demands TLS, which is not used on the loopback interface",
@@ -59,6 +59,9 @@ ON_FAILURE = "LocalOnFailure"
 
 SCHEDULE = "LocalSchedule"
 """Prefix of outputs that hold a schedule as JSON's parts, one a line: moto's CloudFormation knows no schedules, its API does."""
+
+POD_IDENTITY = "LocalPodIdentity"
+"""Prefix of outputs that hold an EKS Pod Identity association: namespace, service account and role, one a line."""
 
 SCHEDULE_PARTS = ("name", "expression", "function", "role", "dead_letters", "input")
 
@@ -102,6 +105,7 @@ def translate(path: Path, parameters: Mapping[str, str], region: str, api_url: s
     template = Translator({}, Parser(), boto_session=session).translate(source, dict(parameters))
     resources = template["Resources"]
     _take_schedules(resources, template)
+    _take_pod_identities(resources, template)
     _refuse_unknown(resources)
     routes = tuple(_routes(resources))
     retries = _take_invoke_configs(resources, template)
@@ -191,6 +195,14 @@ def _take_schedules(resources: dict[str, Any], template: dict[str, Any]) -> None
         if "Condition" in resource:
             output["Condition"] = resource["Condition"]
         template.setdefault("Outputs", {})[f"{SCHEDULE}{name}"] = output
+
+
+def _take_pod_identities(resources: Mapping[str, Any], template: dict[str, Any]) -> None:
+    """Pod Identity associations become outputs, which CloudFormation resolves."""
+    for name, resource in resources.items():
+        if resource["Type"] == "AWS::EKS::PodIdentityAssociation":
+            parts = [resource["Properties"][part] for part in ("Namespace", "ServiceAccount", "RoleArn")]
+            template.setdefault("Outputs", {})[f"{POD_IDENTITY}{name}"] = {"Value": {"Fn::Join": ["\n", parts]}}
 
 
 def _replace_api_outputs(template: dict[str, Any], apis: set[str], api_url: str) -> None:

@@ -20,6 +20,7 @@ import aiohttp
 from local.config import REPOSITORY, StackConfig, free_ports
 from local.kube import pods, processes, sessions
 from local.kube.errors import Json
+from local.kube.pod_roles import PodRoles
 
 START_SECONDS = 180.0
 """A pod that is not Ready after this long has failed."""
@@ -82,6 +83,7 @@ class RayPods:
         """By the pod's uid."""
 
         self._sessions = sessions.make(config.state_dir)
+        self._roles = PodRoles(config)
 
     @property
     def started(self) -> dict[int, subprocess.Popen[bytes]]:
@@ -189,7 +191,7 @@ class RayPods:
             "NIGHTSHIFT_SHARED": shared,
             **inherited,
             **RAY_ENVIRONMENT,
-            **self._config.aws_env,
+            **self._roles.environment(pod),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",

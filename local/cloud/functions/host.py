@@ -28,8 +28,8 @@ THROTTLE_RETRY_SECONDS = 0.5
 THROTTLE_TRIES = 120
 
 Variables = Callable[[FunctionSpec], Mapping[str, str]]
-Enqueue = Callable[[str, str], None]
-"""Takes a queue's ARN and a message body."""
+Enqueue = Callable[[FunctionSpec, str, str], None]
+"""Takes the function that failed, a queue's ARN and a message body; raises where the function's role may not."""
 
 
 @dataclass
@@ -57,6 +57,15 @@ class FunctionHost:
             self._functions[spec.name] = _Function(spec)
         for environment in old.idle if old else []:
             environment.end()
+
+    def remove_all(self) -> int:
+        """Delete every function: idle environments end now, busy ones when done. Returns how many functions there were."""
+        with self._lock:
+            removed, self._functions = self._functions, {}
+        for function in removed.values():
+            for environment in function.idle:
+                environment.end()
+        return len(removed)
 
     def warm(self, name: str) -> Future[None]:
         """Start one environment in the background, for the first invocation to find."""
@@ -158,9 +167,9 @@ class FunctionHost:
                 return
             LOG.warning("asynchronous invocation of %s failed, try %d: %s", name, attempt + 1, result.body[:500])
         if spec.on_failure_arn:
-            self._enqueue(spec.on_failure_arn, _failure_record(spec, payload, result))
+            self._enqueue(spec, spec.on_failure_arn, _failure_record(spec, payload, result))
         if spec.dead_letter_arn:
-            self._enqueue(spec.dead_letter_arn, payload.decode())
+            self._enqueue(spec, spec.dead_letter_arn, payload.decode())
 
     def _invoke_when_free(self, name: str, payload: bytes) -> Result:
         for _ in range(THROTTLE_TRIES):

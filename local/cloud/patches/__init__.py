@@ -20,6 +20,7 @@ from local.cloud.patches import (
     jsonata,
     nested,
     parsing,
+    permissions,
     roles,
     storage,
     tokens,
@@ -29,6 +30,7 @@ MOTO_VERSION = "5.2.5"
 
 ALL = (
     parsing,
+    permissions,
     roles,
     jsonata,
     answers,

@@ -1,23 +1,83 @@
 """Fault: state machines that CloudFormation creates go to the backend that does not execute anything.
 
 Fault: CloudFormation drops a bucket's NotificationConfiguration, so that EventBridge stays off.
+
+Fault: a machine is created whatever its role may do. AWS refuses one that starts executions with ``.sync`` if its role
+may not manage the rule that tells of their end, and one with logging if its role may not deliver logs.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import moto.stepfunctions.models as machines
+from moto.core.exceptions import ServiceException
 from moto.s3.models import FakeBucket
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
+from local.cloud.patches.permissions import Permit
 from local.cloud.patches.swap import swap
+
+MANAGED_RULE = "StepFunctionsGetEventsForStepFunctionsExecutionRule"
+RULE_ACTIONS = ("events:PutTargets", "events:PutRule", "events:DescribeRule")
+LOG_ACTIONS = tuple(
+    f"logs:{name}"
+    for name in (
+        "CreateLogDelivery",
+        "GetLogDelivery",
+        "UpdateLogDelivery",
+        "DeleteLogDelivery",
+        "ListLogDeliveries",
+        "PutResourcePolicy",
+        "DescribeResourcePolicies",
+        "DescribeLogGroups",
+    )
+)
+
+_PERMITS: list[Permit] = []
+
+
+class AccessDeniedException(ServiceException):
+    code = "AccessDeniedException"
+
+
+def on_machine_creation(permit: Permit) -> None:
+    """Have ``permit`` asked for what the role of a new machine must be allowed to do."""
+    _PERMITS.append(permit)
 
 
 def install() -> None:
     swap(machines, "stepfunctions_backends", stepfunctions_parser_backends)
+    _ask_before_creation()
     _keep_event_bridge("create_from_cloudformation_json", 1)
     _keep_event_bridge("update_from_cloudformation_json", 2)
+
+
+def _ask_before_creation() -> None:
+    original = machines.StateMachine.create_from_cloudformation_json.__func__  # type: ignore[attr-defined]
+
+    def create(cls: Any, name: str, template: dict[str, Any], account: str, region: str, **more: Any) -> Any:
+        properties = template["Properties"]
+        role = properties["RoleArn"]
+        for permit in _PERMITS:
+            if ".sync" in json.dumps(properties["DefinitionString"]):
+                rule = f"arn:aws:events:{region}:{account}:rule/{MANAGED_RULE}"
+                _ask(permit, role, RULE_ACTIONS, rule, f"'{role}' is not authorized to create managed-rule.")
+            if "LoggingConfiguration" in properties:
+                text = "The state machine IAM Role is not authorized to access the Log Destination"
+                _ask(permit, role, LOG_ACTIONS, "*", text)
+        return original(cls, name, template, account, region, **more)
+
+    swap(machines.StateMachine, "create_from_cloudformation_json", classmethod(create))
+
+
+def _ask(permit: Permit, role: str, actions: tuple[str, ...], resource: str, refusal: str) -> None:
+    for action in actions:
+        try:
+            permit(role, action, resource)
+        except Exception as problem:
+            raise AccessDeniedException(f"{refusal} ({problem})") from problem
 
 
 def _keep_event_bridge(name: str, template_position: int) -> None:

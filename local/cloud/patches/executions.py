@@ -7,6 +7,8 @@ Fault: StopExecution ignores ``error`` and ``cause``, and an ABORTED execution s
 Fault: a second execution with the name of a RUNNING one and another input, or of a closed one, must be refused, and is;
 but two starts at the same moment both succeed, for nothing guards the check.
 
+Fault: the executions of a machine that is deleted go on unseen; AWS ends each at its next transition.
+
 Fault: nothing sends "Step Functions Execution Status Change" events. Here a listener hears of every start and end.
 """
 
@@ -113,6 +115,16 @@ def _stops() -> None:
         return ActionResult({"stopDate": execution.stop_date or utcnow()})
 
     swap(StepFunctionResponse, "stop_execution", respond)
+
+    original_delete = StepFunctionsParserBackend.delete_state_machine
+
+    def delete(self: Any, arn: str) -> None:
+        for execution in list(self._get_executions(ExecutionStatus.RUNNING)):
+            if execution.state_machine_arn == arn:
+                stop(execution, None, "its state machine was deleted")
+        original_delete(self, arn)
+
+    swap(StepFunctionsParserBackend, "delete_state_machine", delete)
 
 
 def stop(execution: Any, error: str | None, cause: str | None) -> None:

@@ -20,6 +20,7 @@ from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from local.cloud.patches.executions import BELL, stop
 from local.cloud.patches.interrupts import forget, when_ended
+from local.cloud.patches.permissions import Permit
 from local.cloud.patches.swap import swap
 
 RECHECK_SECONDS = 30.0
@@ -87,7 +88,17 @@ def _eval_sync(self: Any, env: Any, sync_resolver: Callable[[], Any], **_: Any) 
     return None
 
 
+_PERMITS: list[Permit] = []
+
+
+def on_service_call(permit: Permit) -> None:
+    """Have ``permit`` asked before Step Functions does by itself what it needs the machine's role for."""
+    _PERMITS.append(permit)
+
+
 def _stop_child(env: Any) -> None:
     details = env.aws_execution_details
+    for permit in _PERMITS:
+        permit(details.role_arn, "states:StopExecution", env.nested_arn)
     backend = stepfunctions_parser_backends[details.account][details.region]
     stop(backend.describe_execution(env.nested_arn), None, "the execution that started this one was stopped")

@@ -18,7 +18,7 @@ from moto.stepfunctions.parser.asl.eval.callback.callback import (
     CallbackOutcomeFailure,
     CallbackOutcomeSuccess,
 )
-from moto.stepfunctions.parser.models import StepFunctionsParserBackend
+from moto.stepfunctions.parser.models import StepFunctionsParserBackend, stepfunctions_parser_backends
 from moto.stepfunctions.responses import StepFunctionResponse
 
 from local.cloud.patches.swap import swap
@@ -50,6 +50,17 @@ def _pool(backend: Any, token: str) -> Any:
                 raise TaskTimedOut(GONE)
             return env.callback_pool_manager
     raise InvalidToken()  # type: ignore[no-untyped-call]
+
+
+def machine_of_token(token: str) -> str | None:
+    """ARN of the machine whose execution, open or closed, gave out a token; None for what never was one."""
+    for regions in list(stepfunctions_parser_backends.values()):
+        for backend in list(regions.values()):
+            for execution in backend._get_executions():
+                env = execution.exec_worker.env if execution.exec_worker else None
+                if env is not None and env.callback_pool_manager.get(token) is not None:
+                    return str(execution.state_machine_arn)
+    return None
 
 
 def _success(self: Any, task_token: str, outcome: str) -> None:

@@ -1,0 +1,1 @@
+"""What IAM would say to each request: who asks, for which actions on which resources, and whether its role may."""
