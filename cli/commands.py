@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from cli import lists
+from cli.drain import drain
 from cli.exits import CliError, Exit
 from cli.specfile import read_spec
 from cli.view import clean, clock, text
@@ -180,6 +181,12 @@ def _every(page: Callable[[str | None], tuple[list[T], str | None]]) -> list[T]:
 def cancel(arguments: argparse.Namespace) -> None:
     told = _api(arguments).cancel(arguments.run, CancelMode.NOW if arguments.now else CancelMode.AFTER_CHECKPOINT)
     print(f"{clean(told.run_id)}: cancel is recorded, {clean(told.state)} for now")
+
+
+def drain_runs(arguments: argparse.Namespace) -> None:
+    mode = CancelMode.NOW if arguments.now else CancelMode.AFTER_CHECKPOINT
+    ended = drain(_api(arguments), mode, arguments.minutes * 60.0, lambda line: print(clean(line, 600), flush=True))
+    print(f"{ended} ended by this; no run is left. The stack can be deleted: sam delete")
 
 
 def answer(arguments: argparse.Namespace) -> None:
