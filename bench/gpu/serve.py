@@ -22,7 +22,7 @@ from nightshift.contract.evals import wilson_interval
 from training_job.tasks.mazes.env import MazeTextEnv
 from training_job.trainers.skyrl.experiment import NEVER
 
-TURNS = 20
+OTHERS = 500_000
 
 
 def fetched(bucket: str, run_id: str, folder: Path, deadline: float) -> Path:
@@ -59,11 +59,13 @@ def loaded_by_peft(base: Path, adapter: Path) -> dict[str, int]:
     return {"nonzero": sum(second.values()), "total": len(second), "in_the_vision_tower": tower}
 
 
-def solved(engine: LLM, params: SamplingParams, seeds: range, adapter: LoRARequest | None) -> dict[str, Any]:
+def solved(
+    engine: LLM, params: SamplingParams, seeds: range, turns: int, adapter: LoRARequest | None
+) -> dict[str, Any]:
     """Plays all mazes at once, a turn at a time."""
     games = []
     for seed in seeds:
-        env = MazeTextEnv(extras={"seed": seed, "max_turns": TURNS})
+        env = MazeTextEnv(extras={"seed": seed, "max_turns": turns})
         games.append((env, *env.init([])[:1]))
     live, won, began = [(env, list(talk)) for env, talk in games], 0, time.monotonic()
     while live:
@@ -95,7 +97,10 @@ def main() -> None:
     parser.add_argument("run_id")
     parser.add_argument("out", type=Path)
     parser.add_argument("--wait", type=float, default=600, help="seconds for the manifest to come")
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--others", type=int, default=256)
     given = parser.parse_args()
+    others = range(OTHERS, OTHERS + given.others)
     deadline = time.monotonic() + given.wait
     engine = LLM(
         str(given.base), enable_lora=True, max_lora_rank=16, enforce_eager=True, max_model_len=4_096, max_num_seqs=256,
@@ -106,13 +111,13 @@ def main() -> None:
     special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
     bias = {i: NEVER for i in special if i != tokenizer.eos_token_id}
     params = SamplingParams(temperature=0.0, max_tokens=4, logit_bias=bias)
-    found: dict[str, Any] = {"base": solved(engine, params, range(64), None)}
-    found["base_on_others"] = solved(engine, params, range(500_000, 500_256), None)
+    found: dict[str, Any] = {"base": solved(engine, params, range(64), given.turns, None)}
+    found["base_on_others"] = solved(engine, params, others, given.turns, None)
     print(found, flush=True)
     folder = fetched(given.bucket, given.run_id, given.out.parent / "fetched-adapter", deadline)
     adapter = LoRARequest("published", 1, str(folder))
-    found["adapter"] = solved(engine, params, range(64), adapter)
-    found["adapter_on_others"] = solved(engine, params, range(500_000, 500_256), adapter)
+    found["adapter"] = solved(engine, params, range(64), given.turns, adapter)
+    found["adapter_on_others"] = solved(engine, params, others, given.turns, adapter)
     found["lora_b"] = loaded_by_peft(given.base, folder)
     given.out.write_text(json.dumps(found, indent=1))
     print(found, flush=True)

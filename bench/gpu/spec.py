@@ -9,11 +9,12 @@ from pathlib import Path
 ZEROS = "0" * 64
 
 
-def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, holdout: int, every: int) -> dict[str, object]:
+def spec(given: argparse.Namespace) -> dict[str, object]:
     """Our own maze on one node, with LoRA on the tiny model; SkyRL's own trainer and engines."""
+    gpus, prompts, holdout, every = given.gpus, given.prompts, given.holdout, given.every
     others = {"holdout": {"kind": "seeds", "start": 500_000, "stop": 500_000 + holdout}} if holdout else {}
     return {
-        "run_id": run_id,
+        "run_id": given.run_id,
         "image": f"registry/nightshift@sha256:{ZEROS}",
         "task": {
             "code": {"kind": "git", "sha": "0" * 40},
@@ -24,22 +25,22 @@ def spec(run_id: str, model: str, steps: int, gpus: int, prompts: int, holdout: 
             "success": {"min_score": 0.8},
             "oracle": "training_job.tasks.mazes.oracle:solvable",
         },
-        "model": {"source": model, "lora": {"rank": 16, "alpha": 32}},
+        "model": {"source": given.model, "lora": {"rank": 16, "alpha": 32}},
         "topology": {"workers": {"instance_type": "ml.p5en.48xlarge", "count": 1, "gpus": gpus}},
         "training": {
             "trainer": "skyrl",
-            "total_steps": steps,
+            "total_steps": given.steps,
             "train_batch_size": prompts,
             "policy_mini_batch_size": prompts // 2,
             "micro_train_batch_size_per_gpu": 32,
             "micro_forward_batch_size_per_gpu": 32,
             "n_samples_per_prompt": 8,
-            "max_turns": 20,
+            "max_turns": given.turns,
             "learning_rate": 8e-4,
             "warmup_steps": 2,
             "temperature": 1.0,
             "eval_interval": every,
-            "ckpt_interval": 5,
+            "ckpt_interval": given.save,
             "hf_save_interval": every,
             "gpu_memory_utilization": 0.25,
             "skyrl": {
@@ -70,7 +71,9 @@ if __name__ == "__main__":
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--holdout", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--save", type=int, default=5, help="steps between checkpoints")
     parser.add_argument("--every", type=int, default=10, help="steps between evals, and between exports")
     given = parser.parse_args()
-    made = spec(given.run_id, given.model, given.steps, given.gpus, given.prompts, given.holdout, given.every)
+    made = spec(given)
     given.out.write_text(json.dumps(made, indent=1))
