@@ -34,7 +34,7 @@ def attempts_of(artifacts: S3Artifacts, run_id: str, begun: list[datetime], gpus
             Attempt(
                 n=n, submission_id=f"{run_id}-a{n}", started_at=at, gpus=gpus,
                 ended_at=outcome.at if outcome else begun[n] if n < len(begun) else None,
-                end_cause=EndCause.FINISHED if outcome else EndCause.DRIVER_DIED,
+                end_cause=EndCause.FINISHED if outcome else EndCause.WORKER_FAILED,
                 resumed_step=said.resumed_step if said else None,
                 last_saved_step=said.saved_step if said else 0,
                 guard=said.guard if said else None,

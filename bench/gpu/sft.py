@@ -207,8 +207,8 @@ class Player:
         projected: Tensor = attention.proj(out.transpose(1, 2).reshape(n * 4 * CELLS, -1))
         return projected
 
-    def logits(self, batch: dict[str, Tensor]) -> Tensor:
-        """(T, vocabulary) where replies begin."""
+    def logits(self, batch: dict[str, Tensor], ends: bool = False) -> Tensor:
+        """(T, vocabulary) where replies begin; with ``ends`` (2 T, vocabulary), those after the replies behind them."""
         ids, places = batch["ids"].to(self.device), batch["places"].to(self.device)
         tokens, deep = self.seen(batch["pictures"])
         language = self.net.model.language_model
@@ -219,8 +219,9 @@ class Player:
             inputs_embeds=embedded, position_ids=places, attention_mask=None, use_cache=False,
             visual_pos_masks=where, deepstack_visual_embeds=deep,
         ).last_hidden_state  # fmt: skip
-        asked = hidden.flatten(0, 1)[batch["asked"].to(self.device)]
-        made: Tensor = self.net.lm_head(asked).float()
+        asked = batch["asked"].to(self.device)
+        rows = torch.cat([asked, asked + 1]) if ends else asked
+        made: Tensor = self.net.lm_head(hidden.flatten(0, 1)[rows]).float()
         return made
 
     @torch.no_grad()
@@ -347,7 +348,10 @@ def train(
         slower = min(1.0, step / 20) if rule[2] else min(1.0, step / 100) * max(0.05, 1 - gone)
         optimizer.param_groups[0]["lr"] = rate * slower
         with torch.autocast(player.device, torch.bfloat16, enabled=player.device == "cuda"):
-            loss = F.cross_entropy(player.logits(batch), reply[batch["labels"].to(player.device)])
+            labels = reply[batch["labels"].to(player.device)]
+            # A reply is one token and the end of the turn: unless that is learned, too, an engine lets the policy go on.
+            wanted = torch.cat([labels, torch.full_like(labels, player.words.end)])
+            loss = 2 * F.cross_entropy(player.logits(batch, ends=True), wanted)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(own, 1.0)
         optimizer.step()
