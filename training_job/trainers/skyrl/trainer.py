@@ -78,7 +78,8 @@ class SkyRLTrainer:
             prepared = prepare(job)
         with watch.measure("setup: guard"):
             resumed = self._guard()
-            if resumed:
+        if resumed:
+            with watch.measure("setup: adapter of the checkpoint"):  # imports torch and peft, which SkyRL needs anyway
                 hold_adapter(adapter_of(job.paths, resumed), job.spec.model, prepared.inputs.model)
         with watch.measure("setup: import SkyRL"):
             cfg = configuration(job, prepared)
