@@ -17,9 +17,9 @@ import boto3
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
+from bench.gpu.rooms import RoomTextEnv
 from nightshift.contract import Manifest, RunKeys
 from nightshift.contract.evals import wilson_interval
-from training_job.tasks.mazes.env import MazeTextEnv
 from training_job.trainers.skyrl.experiment import NEVER
 
 OTHERS = 500_000
@@ -65,7 +65,7 @@ def solved(
     """Plays all mazes at once, a turn at a time."""
     games = []
     for seed in seeds:
-        env = MazeTextEnv(extras={"seed": seed, "max_turns": turns})
+        env = RoomTextEnv(extras={"seed": seed, "max_turns": turns})
         games.append((env, *env.init([])[:1]))
     live, won, began = [(env, list(talk)) for env, talk in games], 0, time.monotonic()
     while live:
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("run_id")
     parser.add_argument("out", type=Path)
     parser.add_argument("--wait", type=float, default=600, help="seconds for the manifest to come")
-    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--others", type=int, default=256)
     given = parser.parse_args()
     others = range(OTHERS, OTHERS + given.others)

@@ -32,11 +32,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from training_job.tasks.mazes.env import PROMPT
+from bench.gpu.rooms import PROMPT, moved
 from training_job.tasks.mazes.maze import GRID, MOVES, Action, Cell, Maze, best_actions, make_maze
 from training_job.tasks.mazes.picture import BLUE, draw, draw_agents, draw_backgrounds
 
-TURNS = 20
+TURNS = 12
 MOVED, BLOCKED = "You moved.", "There is a wall: you did not move."
 CELLS = GRID * GRID
 TRAIN, OTHERS, FIXED = range(1_000_000, 1_030_000), range(3_000_000, 3_000_256), range(64)
@@ -96,13 +96,13 @@ def walk(
     for _ in range(TURNS):
         done = best[at]
         if dice.random() < (reluctance if done is Action.STOP else stray):
-            legal = [move for move in MOVES if maze.moved(at, move) != at]
+            legal = [move for move in MOVES if moved(maze, at, move) != at]
             done = dice.choice(legal if follow or dice.random() < 0.8 else list(MOVES))
         turns.append((at, done, text))
         labels.append(int(done if follow else best[at]))
         if done is Action.STOP:
             break
-        there = maze.moved(at, done)
+        there = moved(maze, at, done)
         at, text = there, BLOCKED if there == at else MOVED
     return turns, labels
 
@@ -237,7 +237,7 @@ class Player:
             with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
                 scores = self.logits(batch | {"asked": batch["asked"][ends]})
             for i, choice in zip(list(live), scores[:, self.words.reply].argmax(dim=1).tolist(), strict=True):
-                action, there = Action(choice), mazes[i].moved(at[i], Action(choice))
+                action, there = Action(choice), moved(mazes[i], at[i], Action(choice))
                 past[i].append((at[i], action, text[i]))
                 if action is Action.STOP:
                     won += at[i] == mazes[i].target

@@ -10,7 +10,7 @@ ZEROS = "0" * 64
 
 
 def spec(given: argparse.Namespace) -> dict[str, object]:
-    """Our own maze on one node, with LoRA on the tiny model; SkyRL's own trainer and engines."""
+    """The maze with longer strides on one node, with LoRA on the tiny model; SkyRL's own trainer and engines."""
     gpus, prompts, holdout, every = given.gpus, given.prompts, given.holdout, given.every
     others = {"holdout": {"kind": "seeds", "start": 500_000, "stop": 500_000 + holdout}} if holdout else {}
     return {
@@ -18,12 +18,12 @@ def spec(given: argparse.Namespace) -> dict[str, object]:
         "image": f"registry/nightshift@sha256:{ZEROS}",
         "task": {
             "code": {"kind": "git", "sha": "0" * 40},
-            "environment": "training_job.tasks.mazes.env:MazeTextEnv",
+            "environment": "bench.gpu.rooms:RoomTextEnv",
             "train": {"kind": "seeds", "start": 10_000, "stop": 10_000 + prompts * 200},
             "eval": {"kind": "seeds", "start": 0, "stop": 64},
             **others,
             "success": {"min_score": 0.8},
-            "oracle": "training_job.tasks.mazes.oracle:solvable",
+            "oracle": "bench.gpu.rooms:solvable",
         },
         "model": {"source": given.model, "lora": {"rank": 16, "alpha": 32}},
         "topology": {"workers": {"instance_type": "ml.p5en.48xlarge", "count": 1, "gpus": gpus}},
@@ -54,7 +54,7 @@ def spec(given: argparse.Namespace) -> dict[str, object]:
                     "trainer.enable_ray_gpu_monitor": False,
                     "generator.inference_engine.enable_ray_prometheus_stats": False,
                     "generator.inference_engine.max_num_seqs": 128,
-                    "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.image": 21,
+                    "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.image": 13,
                     "generator.inference_engine.engine_init_kwargs.limit_mm_per_prompt.video": 0,
                 },
             },
@@ -71,7 +71,7 @@ if __name__ == "__main__":
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--holdout", type=int, default=256)
-    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--save", type=int, default=5, help="steps between checkpoints")
     parser.add_argument("--every", type=int, default=10, help="steps between evals, and between exports")
     given = parser.parse_args()
