@@ -1,5 +1,6 @@
 """Command line: ``run`` is the Ray job's entrypoint, ``verify`` checks a publication in a fresh process, ``plan`` says
-what a spec means, ``try`` plays an episode of its task, and ``doctor`` says whether a run can work where it is started."""
+what a spec means, ``try`` plays an episode of its task, ``doctor`` says whether a run can work where it is started, and ``gc``
+removes from /shared what is of no use any more."""
 
 from __future__ import annotations
 
@@ -67,6 +68,21 @@ def parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of checks, with commas")
     doctor.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    gc = commands.add_parser("gc", help="remove from the shared mount what runs that are over have left")
+    gc.add_argument("--bucket", required=True, help="the bucket of the runs")
+    gc.add_argument("--table", required=True, help="the table with their records")
+    gc.add_argument("--shared", type=Path, help="the shared mount, where it is not the job's own")
+    gc.add_argument("--dry-run", action="store_true", help="say what would go, how many bytes and why; change nothing")
+    gc.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    for name, days, help in (
+        ("succeeded", 14, "a success: its newest verified checkpoint"),
+        ("rest", 3, "a success: everything else"),
+        ("failed", 30, "a failure"),
+        ("cancelled", 30, "a cancelled run"),
+        ("models", 60, "a base model since its last use"),
+        ("trash", 3, "what was moved to the trash"),
+    ):
+        gc.add_argument(f"--{name}-days", type=_at_least(0), default=days, metavar="N", help=f"{help}; default {days}")
     for command in (run, verify):
         command.add_argument("--bucket", required=True)
         command.add_argument("--run-id", required=True)
@@ -90,6 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
         from training_job.trial import main as trial
 
         return trial(args.spec, args.item, args.replies, args.row, args.code)
+    if args.command == "gc":
+        from training_job.gc.command import gc
+        from training_job.gc.rule import Periods
+
+        periods = Periods(**{name: getattr(args, f"{name}_days") for name in Periods.__dataclass_fields__})
+        return gc(args.bucket, args.table, args.shared, periods, args.dry_run, args.json)
     if args.command == "doctor":
         from training_job.doctor.command import Wishes, doctor
 

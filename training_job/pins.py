@@ -39,6 +39,10 @@ class Pins:
         kept = [one for one in self._all() if one.field != pin.field]
         write_atomically(self._path, _PinFile(pins=[*kept, pin]).to_json().encode())
 
+    def every(self) -> list[Pin]:
+        """All pins of the run."""
+        return self._all()
+
     def _all(self) -> list[Pin]:
         try:
             return _PinFile.from_json(self._path.read_bytes()).pins

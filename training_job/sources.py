@@ -18,7 +18,7 @@ from training_job.clock import now
 from training_job.errors import BadConfiguration, StorageUnreachable
 from training_job.pins import Pin, Pins
 from training_job.plug import OpenStore, shared_path
-from training_job.staging import Origin, Owner, Tell, Wanted, digest_of_origin, is_staged, stage
+from training_job.staging import Origin, Owner, Tell, Wanted, digest_of_origin, stage, take_staged
 from training_job.store import ObjectStore, Stored, reading_s3, split_uri
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _staged(source: str, paths: SharedPaths, open_store: OpenStore, owner: Owner
     pins = Pins(paths)
     pin = pins.read(_FIELD, source) if owner is not None else None
     inner = _inner_folder(source)
-    if pin is not None and is_staged(paths.models / pin.content):
+    if pin is not None and take_staged(paths.models / pin.content):
         return FoundModel(paths.models / pin.content / inner, pin.address)
     origin: Origin
     if source.startswith("hf://"):

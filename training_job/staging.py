@@ -28,7 +28,7 @@ from training_job.files import write_atomically
 STAGED: Final = ".nightshift.json"
 """In a staged folder: where it came from, and the size of each of its files."""
 
-_BEAT: Final = ".beat"
+BEAT: Final = ".beat"
 """In a folder that is being filled: its time says when its owner was last alive."""
 _FETCHERS: Final = 4
 _BEAT_SECONDS: Final = 2.0
@@ -91,7 +91,7 @@ def stage(origin: Origin, root: Path, owner: Owner, tell: Tell = lambda done, to
     not arrive as the origin has it.
     """
     folder = root / digest_of_origin(origin)
-    if is_staged(folder):
+    if take_staged(folder):
         return folder
     if folder.exists():  # somebody has changed it: others may be reading it now, so nothing in it is touched
         folder.rename(root / f".broken-{folder.name[:12]}-{uuid.uuid4().hex[:8]}")
@@ -112,7 +112,7 @@ def stage(origin: Origin, root: Path, owner: Owner, tell: Tell = lambda done, to
     shutil.rmtree(fill / ".cache", ignore_errors=True)
     record = {"address": origin.address, "files": {one.name: one.size for one in origin.files}}
     write_atomically(fill / STAGED, json.dumps(record, indent=1).encode())
-    (fill / _BEAT).unlink(missing_ok=True)
+    (fill / BEAT).unlink(missing_ok=True)
     try:
         fill.rename(folder)
     except OSError:
@@ -120,6 +120,14 @@ def stage(origin: Origin, root: Path, owner: Owner, tell: Tell = lambda done, to
             raise
         shutil.rmtree(fill, ignore_errors=True)  # another run was faster
     return folder
+
+
+def take_staged(folder: Path) -> bool:
+    """Whether it is staged; if so it counts as used now, and is not removed as unused. The time comes first: whatever is being
+    removed just then is not there any more when it is looked at."""
+    with suppress(OSError):  # of another user, or not there
+        os.utime(folder / STAGED)
+    return is_staged(folder)
 
 
 def is_staged(folder: Path) -> bool:
@@ -152,7 +160,7 @@ def _take_over(root: Path, digest: str, owner: Owner) -> Path:
                     left.rename(fill)
                     break
     fill.mkdir(exist_ok=True)
-    (fill / _BEAT).touch()
+    (fill / BEAT).touch()
     return fill
 
 
@@ -163,7 +171,7 @@ def _is_dead(left: Path, owner: Owner) -> bool:
     try:
         here = left.parent / f".clock-{owner.name}"  # by the filesystem's own clock
         here.touch()
-        age = here.stat().st_mtime - (left / _BEAT).stat().st_mtime
+        age = here.stat().st_mtime - (left / BEAT).stat().st_mtime
         here.unlink()
     except FileNotFoundError:
         return False
@@ -214,7 +222,7 @@ def _beating(fill: Path, total: int, tell: Tell) -> Iterator[None]:
         told = -1
         while True:
             with suppress(OSError):
-                os.utime(fill / _BEAT)
+                os.utime(fill / BEAT)
             done = min(total, _bytes_below(fill))
             if done > told:
                 told = done

@@ -27,6 +27,7 @@ GONE = {f"training.skyrl.{name}" for name in MOVED}
 FIRST_WITH = {  # what a later field had in it when it came
     "plateau.evals", "plateau.min_gain", "publish.model_package_group", "rehearsal.of", "rehearsal.number",
     "tracking.tracker", "tracking.project", "tracking.mlflow_uri",
+    "retention.succeeded_days", "retention.rest_days", "retention.failed_days", "retention.cancelled_days",
 }  # fmt: skip
 
 SMALL = spec_json()
@@ -76,12 +77,19 @@ def test_a_request_of_the_first_release_still_has_the_digest_that_was_computed_t
 
 
 def test_a_later_field_that_is_written_out_at_its_default_is_the_same_request_and_one_that_is_set_another() -> None:
-    written_out = {"plateau": None, "project": None, "publish": None, "secrets": {}, "tracking": {"tracker": "console"}}
+    written_out = {
+        "plateau": None,
+        "project": None,
+        "publish": None,
+        "retention": None,
+        "secrets": {},
+        "tracking": {"tracker": "console"},
+    }
     assert spec_digest(spec(**written_out, budgets={"download_minutes": 120})) == spec_digest(spec())
     others = (
         {"plateau": {}}, {"publish": {"model_package_group": "mazes"}}, {"secrets": {"A": "b"}},
         {"tracking": {"tracker": "wandb"}}, {"tracking": {"project": "p"}}, {"budgets": {"download_minutes": 121}},
-        {"tracking": {"mlflow_uri": "https://mlflow"}}, {"project": "mazes"},
+        {"tracking": {"mlflow_uri": "https://mlflow"}}, {"project": "mazes"}, {"retention": {}},
     )  # fmt: skip
     assert len({spec_digest(spec(**change)) for change in ({}, *others)}) == len(others) + 1
 

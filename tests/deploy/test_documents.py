@@ -17,6 +17,7 @@ from tests.builders import spec
 from tests.deploy.repository import ROOT, resources, template, tool
 from tests.upgrade.previous import NEWER_WORDS
 from training_job.__main__ import parser
+from training_job.gc.rule import Periods
 
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 DOCUMENTS = [
@@ -146,6 +147,37 @@ def test_the_doctors_job_asks_what_the_doctor_understands_where_a_run_would_be()
     assert job["metadata"]["namespace"] == defaults["Namespace"]
     assert pod["serviceAccountName"] == defaults["ServiceAccountName"]
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == defaults["SharedClaimName"]
+
+
+def test_the_nightly_collection_of_garbage_is_what_the_command_takes_where_a_run_has_its_files() -> None:
+    cron = yaml.safe_load((ROOT / "docs/gc.yaml").read_text())
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["command"][:3] == ["python", "-m", "training_job"]
+    asked = vars(parser().parse_args(container["command"][3:]))
+    plain = vars(parser().parse_args(["gc", "--bucket=BUCKET", "--table=TABLE"]))
+    assert asked == plain, "the periods are the command's own, written out"
+    assert not asked["dry_run"] and {f"--{name}-days=" in str(container["command"]) for name in vars(Periods())} == {
+        True
+    }
+    assert (cron["kind"], cron["spec"]["concurrencyPolicy"], pod["restartPolicy"]) == ("CronJob", "Forbid", "Never")
+    assert re.fullmatch(r"\d+ \d+ \* \* \*", cron["spec"]["schedule"])
+
+    placement = Placement(namespace="n", service_account="s", shared_claim="c")
+    worker = raycluster_manifest(spec(), "team", placement)["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    [shared] = [one for one in worker["containers"][0]["volumeMounts"] if one["mountPath"] == "/shared"]
+    assert container["volumeMounts"] == [shared]
+    assert {"name": "NIGHTSHIFT_SHARED", "value": "/shared"} in container["env"]
+    defaults = {name: one.get("Default") for name, one in template()["Parameters"].items()}
+    assert cron["metadata"]["namespace"] == defaults["Namespace"]
+    assert pod["serviceAccountName"] == defaults["ServiceAccountName"]
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == defaults["SharedClaimName"]
+    assert pod["nodeSelector"]["node.kubernetes.io/instance-type"] == spec().topology.head.instance_type
+
+
+def test_the_periods_that_the_text_names_are_the_commands() -> None:
+    for name, days in vars(Periods()).items():
+        assert f"| `--{name}-days` | {days} |" in OPERATIONS
 
 
 def test_make_help_lists_every_command_that_the_texts_name() -> None:

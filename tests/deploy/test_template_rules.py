@@ -26,6 +26,7 @@ from nightshift.steps.reconcile import BUDGET
 from tests.builders import spec
 from tests.deploy.repository import ROOT, resources, template, translated
 from training_job.doctor.cloud import PROBES
+from training_job.gc.records import READ
 
 SETTINGS: dict[str, type[BaseModel]] = {
     "ApiFunction": ApiSettings,
@@ -288,6 +289,24 @@ def test_a_job_may_write_its_evidence_and_nothing_that_the_controller_writes() -
         f"{keys.adapter('best')}adapter_config.json",
     ):
         assert not writable(forbidden), forbidden
+
+
+def test_a_job_may_read_whether_a_run_is_over_and_nothing_else_of_the_table() -> None:
+    [statement] = [one for one in statements("JobRole") if any(a.startswith("dynamodb:") for a in actions(one))]
+    assert (actions(statement), statement["Resource"]) == (["dynamodb:BatchGetItem"], {"Fn::GetAtt": ["Table", "Arn"]})
+    condition = statement["Condition"]
+    assert condition["ForAllValues:StringLike"] == {"dynamodb:LeadingKeys": ["RUN#*"]}
+    assert condition["ForAllValues:StringEquals"] == {"dynamodb:Attributes": list(READ)}
+    assert condition["StringEqualsIfExists"] == {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"}
+
+
+def test_the_bucket_forgets_old_versions_and_broken_uploads_and_nothing_that_a_run_left() -> None:
+    [bucket] = resources("AWS::S3::Bucket").values()
+    rule, *others = bucket["LifecycleConfiguration"]["Rules"]
+    assert (rule["Status"], rule["NoncurrentVersionExpiration"]) == ("Enabled", {"NoncurrentDays": 30})
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert set(rule) == {"Id", "Status", "NoncurrentVersionExpiration", "AbortIncompleteMultipartUpload"}
+    assert [one["Prefix"] for one in others] == ["runs/rehearsal-"], "nothing else is ever expired"
 
 
 def test_only_the_controller_may_register_a_model_and_only_in_the_groups_that_the_deployment_names() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, FiniteFloat, HttpUrl, StringConstraints, field_validator, model_validator
 
 from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportPath, Model, Sha256
+from nightshift.contract.retention import Retention
 from nightshift.contract.secrets import SecretId, SecretName
 from nightshift.contract.skyrl import SkyRLSettings
 from nightshift.contract.tracking import Tracking
@@ -287,6 +288,7 @@ class RunSpec(Model):
         description="environment variable of the job's driver -> name or ARN of a Secrets Manager secret, or ARN#key",
     )
     notify: NotifyLevel = NotifyLevel.NORMAL
+    retention: Retention | None = Field(None, description="how long its things stay on /shared; none: as deployed")
     publish: Publishing | None = Field(None, description="where a success is registered as well; none: nowhere")
     rehearsal: Rehearsal | None = Field(None, description="of a rehearsal only, which `nightshift rehearse` asks for")
 
