@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import boto3
 import pytest
 from moto import mock_aws
 
 from nightshift.handlers import wiring
-from tests.steps.world import BUCKET, World
+from tests.steps.world import BUCKET, SESSION, World
 
-SESSION = boto3.Session("testing", "testing", region_name="us-east-1")
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",

@@ -17,7 +17,7 @@ from nightshift.contract import SharedPaths
 from nightshift.contract.spec import LoraSettings, Training
 from tests.incidents.endpoint import Endpoint
 from tests.incidents.table import Incident
-from tests.steps.world import World
+from tests.steps.world import SESSION, World
 
 MODEL = Path(__file__).resolve().parents[1] / "fixtures" / "text_task" / "echo_task" / "model"
 STEPS = (10, 40, 110, 120)
@@ -28,10 +28,6 @@ def incident(request: pytest.FixtureRequest) -> Incident:
     """The row that a test is about."""
     row: Incident = request.param
     return row
-
-
-SESSION = boto3.Session("testing", "testing", region_name="us-east-1")
-"""Shared: reading the services' models is most of what a client costs."""
 
 
 @pytest.fixture

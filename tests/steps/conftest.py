@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import boto3
 import pytest
 from moto import mock_aws
 
-from tests.steps.world import World
+from tests.steps.world import SESSION, World
 
 
 @pytest.fixture
@@ -18,4 +17,4 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         monkeypatch.setenv(name, "testing")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with mock_aws():
-        yield World(boto3.Session(region_name="us-east-1"))
+        yield World(SESSION)

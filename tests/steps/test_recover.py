@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import boto3
 import pytest
 from botocore.stub import Stubber
 
@@ -21,7 +20,7 @@ from nightshift.steps.transitions import provision, submit
 from nightshift.steps.view import view_run
 from tests.builders import outcome, progress
 from tests.steps.test_signals import running
-from tests.steps.world import BUCKET, World, step
+from tests.steps.world import BUCKET, SESSION, World, step
 
 KEYS = RunKeys("maze-1")
 NCCL = "NCCL error of ip-i-w2: ncclRemoteError"
@@ -179,9 +178,6 @@ def test_the_view_shows_what_the_run_costs_by_the_prices_of_its_intake(world: Wo
 
 
 # The real adapter, against botocore's own model of the API
-
-
-SESSION = boto3.Session("testing", "testing", region_name="us-east-1")
 
 
 def hyperpod(*answers: dict[str, Any], asked: Sequence[Sequence[str]]) -> SageMakerHyperPod:

@@ -31,6 +31,9 @@ from nightshift.steps.requests import LookRequest, Reply, StepRequest
 from tests.builders import NOW, cluster, ray, spec_json
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "template.yaml"
+SESSION = boto3.Session("testing", "testing", region_name="us-east-1")
+"""Shared by all tests: reading the services' models is most of what a client costs, and a session reads them once."""
+
 BUCKET = "artifacts"
 HYPERPOD = HyperPodView(
     "hp",
