@@ -227,7 +227,7 @@ def called(world: World, monkeypatch: pytest.MonkeyPatch, path: str, body: Any =
         "HYPERPOD_CLUSTER_NAME": "hp", "NAMESPACE": "ns", "POWERTOOLS_TRACE_DISABLED": "1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    wired = ApiPorts(world.ports, world.runs, S3Downloads(world.s3, BUCKET))
+    wired = ApiPorts(world.ports, world.runs, S3Downloads(world.s3, BUCKET), world.runs)
     monkeypatch.setattr(api, "api_ports", lambda *_: wired)
     event = {
         "version": "2.0",
