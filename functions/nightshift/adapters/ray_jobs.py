@@ -101,8 +101,8 @@ def bound_requests() -> None:
         options["timeout"] = (min(CONNECT_SECONDS, read), read)
         return send(self, request, **options)
 
-    bounded_send.is_bounded = True  # type: ignore[attr-defined]
-    requests.Session.send = bounded_send  # type: ignore[method-assign]
+    bounded_send.is_bounded = True  # type: ignore[attr-defined]  # a mark
+    requests.Session.send = bounded_send  # type: ignore[method-assign]  # meant
 
 
 class RayJobs:

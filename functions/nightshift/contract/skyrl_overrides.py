@@ -119,8 +119,8 @@ CONTRADICTIONS: Final[dict[str, tuple[Callable[[Overrides], bool], str]]] = {
         ),
         "SkyRL has no off-policy correction for this loss",
     ),
-    "trainer.logprobs_chunk_size": (lambda o: o["trainer.logprobs_chunk_size"] < 1, "it must be at least 1"),  # type: ignore[operator]
-    "data.dataloader.num_workers": (lambda o: o["data.dataloader.num_workers"] < 0, "it must be at least 0"),  # type: ignore[operator]
+    "trainer.logprobs_chunk_size": (lambda o: o["trainer.logprobs_chunk_size"] < 1, "it must be at least 1"),  # type: ignore[operator]  # a number by then
+    "data.dataloader.num_workers": (lambda o: o["data.dataloader.num_workers"] < 0, "it must be at least 0"),  # type: ignore[operator]  # a number by then
     "data.dataloader.persistent_workers": (
         lambda o: o["data.dataloader.persistent_workers"] is True and not o.get("data.dataloader.num_workers"),
         "there are no workers to keep: set data.dataloader.num_workers beside it",

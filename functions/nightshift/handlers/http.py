@@ -88,7 +88,7 @@ def resolver() -> APIGatewayHttpResolver:
     def refused(error: Refused) -> Response[str]:
         return told(error.kind, error.detail, error.errors)
 
-    @app.exception_handler(NotValid)  # type: ignore[untyped-decorator]
+    @app.exception_handler(NotValid)  # type: ignore[untyped-decorator]  # untyped there
     def not_valid(error: NotValid) -> Response[str]:
         return told(INVALID_RETRY, "Nothing was changed.", error.errors)
 

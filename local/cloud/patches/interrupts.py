@@ -90,7 +90,7 @@ def _interruptible_tasks() -> None:
         def work() -> None:
             try:
                 original(self, env)
-            except Exception as problem:  # noqa: BLE001 it is raised again on the state's own thread
+            except Exception as problem:  # noqa: BLE001 - it is raised again on the state's own thread
                 problems.append(problem)
             finished.set()
 

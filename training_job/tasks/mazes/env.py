@@ -71,7 +71,7 @@ def _as_action(action: tuple[str, Any]) -> Action:
     return Action(int(way))
 
 
-class MazeTextEnv(BaseTextEnv):  # type: ignore[misc]
+class MazeTextEnv(BaseTextEnv):  # type: ignore[misc]  # its base is untyped
     """SkyRL's view of one maze: text in, chat messages with the picture out.
 
     ``extras`` is the row of the data set: ``seed`` (of the maze) and ``max_turns``. Rewards follow VisGym's SFT recipe:

@@ -136,7 +136,7 @@ def unseen_mazes(seeds: range) -> list[Maze]:
 def _fit(net: Net, optimizer: torch.optim.Optimizer, images: Tensor, actions: Tensor) -> float:
     loss = nn.functional.cross_entropy(net(images), actions)
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # untyped there
     nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     return loss.item()

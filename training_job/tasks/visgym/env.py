@@ -53,7 +53,7 @@ _MISSING: Final = (
 )
 
 
-class VisGymEnv(BaseTextEnv):  # type: ignore[misc]
+class VisGymEnv(BaseTextEnv):  # type: ignore[misc]  # its base is untyped
     """One episode. ``env_config``: ``env_id`` (VisGym's, default maze_2d/easy) and ``recipe`` (sft or instruct); ``extras``, the
     data set's row: ``seed`` and ``max_turns``. VisGym sets no limit of turns, so this one does.
 

@@ -47,7 +47,7 @@ class Ahead:
 
     def _import_rest(self) -> None:
         with self._watch.measure("setup: import transformers"):
-            import training_job.trainers.local.learner  # noqa: F401
+            import training_job.trainers.local.learner  # noqa: F401 - for what importing it does
 
     def _make(self, base: Path, lora: LoraSettings, training: Training) -> Learner:
         from training_job.trainers.local.learner import Learner

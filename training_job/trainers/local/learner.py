@@ -69,7 +69,7 @@ class Learner:
             picked = torch.from_numpy(rows)
             loss = scale * clipped_loss(new, old[picked], choices.advantage[picked], settings.clip)
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # untyped there
             norms.append(float(nn.utils.clip_grad_norm_(self.trainable, MAX_GRAD_NORM)))
             self.optimizer.step()
             losses.append(loss.item())

@@ -16,7 +16,7 @@ REWARDS: Final = "nightshift_rewards"
 neither its turns nor, for text policies, its single rewards."""
 
 
-class RecordedEnv(BaseTextEnv):  # type: ignore[misc]
+class RecordedEnv(BaseTextEnv):  # type: ignore[misc]  # its base is untyped
     """Plays the task's environment, and writes what each turn paid into ``extras``."""
 
     def __init__(

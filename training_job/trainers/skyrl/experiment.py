@@ -20,7 +20,7 @@ NEVER = -100.0
 """The lowest logit bias that vLLM takes: a token with it is not sampled."""
 
 
-class Experiment(BasePPOExp):  # type: ignore[misc]
+class Experiment(BasePPOExp):  # type: ignore[misc]  # its base is untyped
     """Differs from its base in the trainer's class, and in what is said in each method."""
 
     def __init__(self, cfg: Any, results: Results, holdout: Path | None, tracked: Tracked) -> None:

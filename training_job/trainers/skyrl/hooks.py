@@ -27,7 +27,7 @@ class EndTraining(Exception):
         self.ended = ended
 
 
-class StepEnd(TrainingCallback):  # type: ignore[misc]
+class StepEnd(TrainingCallback):  # type: ignore[misc]  # its base is untyped
     """After each step: progress, and the controller's request for a checkpoint."""
 
     def __init__(self, results: Results) -> None:
@@ -54,7 +54,7 @@ class StepEnd(TrainingCallback):  # type: ignore[misc]
             control.should_save = True
 
 
-class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]
+class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]  # its base is untyped
     """``results`` carries everything that leaves the trainer."""
 
     eval_dataloader: Any

@@ -27,7 +27,7 @@ def tower_layers(model: Path) -> list[str]:
         if getattr(config, "vision_config", None) is None:
             return []
         with torch.device("meta"):
-            net: Any = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
+            net: Any = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]  # untyped there
     except (OSError, ValueError, KeyError, ImportError) as error:
         if is_storage_gone(error):
             raise

@@ -10,7 +10,7 @@ from skyrl.train.utils.tracking import Tracking
 from training_job.trackers import Tracked
 
 
-class JobTracker(Tracking):  # type: ignore[misc]
+class JobTracker(Tracking):  # type: ignore[misc]  # its base is untyped
     """SkyRL's for the console, with one ear more. ``finish`` leaves the run's tracker open: the job ends it."""
 
     def __init__(self, tracked: Tracked, cfg: Any) -> None:
