@@ -180,7 +180,8 @@ def test_data_outlives_the_stack_can_be_restored_and_old_versions_of_it_do_not_p
     assert found["Table"]["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     bucket = found["Bucket"]["Properties"]
     assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
-    [rule] = bucket["LifecycleConfiguration"]["Rules"]
-    assert rule["Status"] == "Enabled" and "ExpirationInDays" not in rule, "what a run left is never deleted by a clock"
-    assert rule["NoncurrentVersionExpiration"]["NoncurrentDays"] == 30
+    rules = {one["Id"]: one for one in bucket["LifecycleConfiguration"]["Rules"] if one["Status"] == "Enabled"}
+    assert rules["old-versions"]["NoncurrentVersionExpiration"]["NoncurrentDays"] == 30
+    # What a run left is never deleted by a clock; what a rehearsal left is.
+    assert {one.get("Prefix") for one in rules.values() if "ExpirationInDays" in one} == {"runs/rehearsal-"}
     assert {one["RetentionInDays"]["Ref"] for one in resources("AWS::Logs::LogGroup").values()} == {"LogRetentionDays"}
