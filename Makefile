@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest are their parts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-upgrade test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi dashboard lock package clean environments
+.PHONY: help demo up test test-upgrade test-skyrl skyrl-diff chaos chaos-few chaos-fake lint types schema openapi dashboard kubernetes lock package clean environments
 
 # An environment is rebuilt when the text of its requirements changes: the stamp's name holds their checksum.
 key = $(shell cat $(1) .ci/environment.sh | cksum | cut -d' ' -f1)
@@ -73,6 +73,10 @@ openapi: $(TEST) ## docs/openapi.json, from the API's models and routes
 
 lock: $(TEST) $(TOOLS) $(CHECKOV) ## the pinned requirements, from what the environments hold now
 	@.venv/bin/python .ci/lock.py
+
+NAMESPACE ?= nightshift
+kubernetes: ## what the cluster needs, for NAMESPACE=...: make kubernetes | kubectl apply -f -
+	@{ cat docs/rbac.yaml; echo ---; cat docs/network-policy.yaml; } | sed 's/^  namespace: nightshift$$/  namespace: $(NAMESPACE)/'
 
 package: $(FUNCTIONS) ## build/: the template and the trimmed artifact that `sam deploy` uploads
 	@sh .ci/package.sh
