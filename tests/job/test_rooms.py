@@ -13,7 +13,7 @@ def test_the_oracle_solves_each_fixed_maze_in_as_many_turns_as_are_said_to_be_ne
     for seed in FIXED:
         env = RoomTextEnv(extras={"seed": seed, "max_turns": 12})
         env.init([])
-        for turn in range(1, 13):
+        for _ in range(1, 13):
             said = env.step(write_reply(best_actions(env.env.maze)[env.env.agent]))
             if said["done"]:
                 break
