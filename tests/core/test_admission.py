@@ -149,3 +149,13 @@ def test_a_node_that_is_being_replaced_counts_by_its_groups_target() -> None:
 def test_a_topology_that_can_never_be_placed_is_refused(view: HyperPodView) -> None:
     (problem,) = capacity_problems(spec().topology, view)
     assert "hp" in problem
+
+
+@pytest.mark.parametrize(
+    "source", ["/shared/../etc/passwd", "/shared/models/..", "s3://models/../others", "package://policies/../secrets"]
+)
+def test_a_model_that_leads_out_of_where_models_are_is_refused_and_a_name_with_two_dots_is_not(source: str) -> None:
+    refused = check_spec(spec_json(model={"source": source}))
+    assert not isinstance(refused, RunSpec)
+    assert [(one.field, "go up" in one.problem) for one in refused] == [("model.source", True)]
+    assert isinstance(check_spec(spec_json(model={"source": "/shared/models/a..b"})), RunSpec)

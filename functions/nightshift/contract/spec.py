@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, FiniteFloat, HttpUrl, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, HttpUrl, StringConstraints, field_validator, model_validator
 
 from nightshift.contract.base import CONTRACT_VERSION, DnsLabel, GitSha, ImportPath, Model, Sha256
 from nightshift.contract.retention import Retention
@@ -18,12 +18,22 @@ from nightshift.contract.upgrades import digested, read_moved
 
 S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$", max_length=1_024)]
 ImageRef = Annotated[str, StringConstraints(pattern=r"^[\w.\-/:]+@sha256:[0-9a-f]{64}$", max_length=400)]
+
+
+def _goes_not_up(reference: str) -> str:
+    """The job reads it with its own rights: a spec must not lead it out of where it may name something."""
+    if ".." in reference.split("/"):
+        raise ValueError("a path must not go up with ..")
+    return reference
+
+
 ModelRef = Annotated[
     str,
     StringConstraints(
         pattern=r"^(hf://[\w.\-]+/[\w.\-]+@[\w.\-]+(/[\w./\-]+)?|s3://.+|/shared/.+|package://[A-Za-z_][\w.]*/[\w./\-]+)$",
         max_length=1_024,
     ),
+    AfterValidator(_goes_not_up),
 ]
 """``hf://owner/name@revision`` or ``hf://owner/name@revision/folder``, ``s3://bucket/prefix``, ``/shared/path`` or ``package://module/folder``."""
 
