@@ -156,6 +156,10 @@ def test_a_table_its_index_and_the_parts_of_a_transaction_are_judged_each(guarde
     assert f"{TABLE}/index/idx" in refused(
         lambda: table.query(**query, IndexName="idx", KeyConditionExpression="sk = :v")
     )
+    keys = {"RequestItems": {"tab": {"Keys": [item("a")]}}}
+    assert "dynamodb:BatchGetItem" in refused(lambda: table.batch_get_item(**keys))
+    reader = guarded.may(allow("dynamodb:BatchGetItem", on=TABLE))("dynamodb")
+    assert reader.batch_get_item(**keys)["Responses"]["tab"] == [item("a")]
     put, delete = {"Put": {"TableName": "tab", "Item": item("b")}}, {"Delete": {"TableName": "tab", "Key": item("a")}}
     table.transact_write_items(TransactItems=[put])
     assert "dynamodb:DeleteItem" in refused(lambda: table.transact_write_items(TransactItems=[put, delete]))
@@ -179,6 +183,23 @@ def test_a_condition_that_is_not_met_takes_nothing_from_what_another_statement_a
     both = guarded.may(allow("s3:PutObject", on="*", Condition=never), allow("s3:PutObject", on="arn:aws:s3:::bkt/ok"))
     both("s3").put_object(Bucket="bkt", Key="ok", Body=b"1")
     refused(lambda: both("s3").put_object(Bucket="bkt", Key="no", Body=b"1"))
+
+
+def test_what_may_be_seen_of_an_item_is_judged_by_what_is_asked_for(guarded: Guarded) -> None:
+    some = {
+        "ForAllValues:StringEquals": {"dynamodb:Attributes": ["pk", "sk", "state"]},
+        "StringEqualsIfExists": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"},
+    }
+    table = guarded.may(allow("dynamodb:BatchGetItem", on=TABLE, Condition=some))("dynamodb")
+    asked = {"Keys": [item("seen")], "ExpressionAttributeNames": {"#s": "state", "#o": "owner"}}
+
+    def get(shown: str, names: tuple[str, ...]) -> Any:
+        chosen = {name: asked["ExpressionAttributeNames"][name] for name in names}
+        one = {"Keys": asked["Keys"], "ProjectionExpression": shown, "ExpressionAttributeNames": chosen}
+        return table.batch_get_item(RequestItems={"tab": one})
+
+    get("#s", ("#s",))
+    refused(lambda: get("#s, #o", ("#s", "#o")))
 
 
 def test_a_deny_outweighs_an_allow(guarded: Guarded) -> None:

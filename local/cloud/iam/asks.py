@@ -70,6 +70,9 @@ def _dynamodb(operation: str, body: Mapping[str, Any], world: World) -> Needs:
             ((kind, one),) = item.items()
             action = "ConditionCheckItem" if kind == "ConditionCheck" else f"{kind}Item"
             yield action, _table(one["TableName"], world), _leading([one.get("Key") or one.get("Item")])
+    elif operation == "BatchGetItem":
+        for name, asked in body["RequestItems"].items():
+            yield operation, _table(name, world), _leading(asked["Keys"]) | _attributes(asked)
     elif operation == "BatchWriteItem":
         for name, requests in body["RequestItems"].items():
             keys = [
@@ -87,6 +90,15 @@ def _dynamodb(operation: str, body: Mapping[str, Any], world: World) -> Needs:
 
 def _table(name: str, world: World) -> str:
     return name if name.startswith("arn:") else world.arn("dynamodb", f"table/{name}")
+
+
+def _attributes(asked: Mapping[str, Any]) -> dict[str, str | list[str]]:
+    """The attributes that a projection names, and those of the keys; none where everything is asked for."""
+    if "ProjectionExpression" not in asked:
+        return {}
+    names = asked.get("ExpressionAttributeNames", {})
+    shown = [names.get(one.strip(), one.strip()) for one in asked["ProjectionExpression"].split(",")]
+    return {"dynamodb:Attributes": [*shown, "pk", "sk"], "dynamodb:Select": "SPECIFIC_ATTRIBUTES"}
 
 
 def _leading(keys: list[Any]) -> dict[str, str | list[str]]:

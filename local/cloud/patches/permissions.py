@@ -63,6 +63,9 @@ def met(conditions: Mapping[str, Mapping[str, Any]], context: Context) -> bool:
 
 def _holds(operator: str, expected: Any, actual: str | list[str] | None) -> bool:
     quantifier, _, name = operator.rpartition(":")
+    if name.endswith("IfExists") and actual is None:
+        return True
+    name = name.removesuffix("IfExists")
     if name not in OPERATORS or quantifier not in ("", "ForAllValues", "ForAnyValue"):
         raise UnjudgedError(f"the local cloud does not judge the condition operator {operator}")
     wanted = [expected] if isinstance(expected, str) else list(expected)
@@ -77,11 +80,12 @@ def install() -> None:
     def judged(
         self: Any, action: str, resource: str = "*", principal: str | None = None, context: Context | None = None
     ) -> PermissionResult:
-        if not met(self._statement.get("Condition", {}), context or {}):
-            return PermissionResult.NEUTRAL
         if principal is not None and not self._check_principal(principal):
             return PermissionResult.NEUTRAL
-        return original(self, action, resource, principal, None)
+        said = original(self, action, resource, principal, None)
+        if said is PermissionResult.NEUTRAL or met(self._statement.get("Condition", {}), context or {}):
+            return said
+        return PermissionResult.NEUTRAL
 
     def principal_fits(self: Any, principal: str) -> bool:
         named = self._statement.get("Principal", "*")
