@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from cli.view import audit, clean, clock, length, words
+from cli.view import audit, clean, clock, length, lineage, words
 from nightshift.contract.api import Artifact, AuditLine, Plan, PoolView, RunLine
 
 MAX_OWNER = 40
@@ -105,6 +105,8 @@ def plan(found: Plan) -> str:
         )
     if found.ceiling is not None:
         lines.append(f"ceiling: an oracle solves {found.ceiling:.1%} of the eval set")
+    if found.parent is not None:
+        lines.append(f"begins {lineage(found.parent)}")
     lines.append(_capacity(found))
     lines.append(_line(found))
     lines.append(_rehearsed(found))

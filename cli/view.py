@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from nightshift.contract.api import AuditLine, CancelMode, CurvePoint, RunView
+from nightshift.contract.lineage import Lineage
 from nightshift.contract.publication import AttemptLine
 
 AUDIT_LINES = 8
@@ -71,6 +72,14 @@ def audit(line: AuditLine) -> str:
     return f"  {clock(line.at)}  {clean(line.actor, 20):<10} {clean(line.what, 80)}{signal}{detail}"
 
 
+def lineage(parent: Lineage) -> str:
+    """``from maze-1 at step 40 (maze-1@best, solved 50 of 64), which began from maze-0 at step 20``."""
+    told = [parent.asked, *([f"solved {parent.solved} of {parent.of}"] if parent.of is not None else [])]
+    chain = [f"from {one.run_id} at step {one.step}" for one in parent.chain]
+    chain[0] += f" ({', '.join(told)})"
+    return clean(", which began ".join(chain), 600)
+
+
 def _until(view: RunView) -> str:
     return f" (answer before {clock(view.answer_until)} UTC)" if view.answer_until else ""
 
@@ -99,6 +108,7 @@ def text(view: RunView) -> str:
         progress(view),
         *([curve(view.curve)] if view.curve else []),
         f"owner {clean(view.owner)}, pool {clean(view.pool)}, asked for {clock(view.created_at)} UTC",
+        *([f"begins {lineage(view.parent)}"] if view.parent else []),
         f"files {clean(view.prefix)}",
         *([f"retried {view.retries} time{'s' if view.retries != 1 else ''}"] if view.retries else []),
         *(f"{clean(label, 40).lower()} {clean(address)}" for label, address in view.links.items()),

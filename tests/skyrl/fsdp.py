@@ -3,7 +3,8 @@
 What is replaced needs CUDA: NCCL by gloo, the mesh's device, and the functions that wait for a GPU. No forward pass is run: the
 gradients are random numbers, so that an optimizer step fills the adapters and the moments as a training step would.
 
-``python -m tests.skyrl.fsdp FOLDER --ranks 2`` leaves in FOLDER what so many ranks save: ``checkpoint/policy`` and ``export``.
+``python -m tests.skyrl.fsdp FOLDER --ranks 2`` leaves in FOLDER what so many ranks save: ``checkpoint/policy`` and ``export``;
+and in ``begun`` and ``stepped`` what a policy exports that begins with that export, before and after a step of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForCondi
 
 import tests.skyrl.older_python  # noqa: F401
 from tests.skyrl.words import tokenizer
+from training_job.trainers.skyrl.beginning import load_adapter
 
 RANK = 8
 
@@ -140,6 +142,11 @@ def _one_rank(rank: int, ranks: int, folder: Path) -> None:
     policy.step()
     policy.save(folder / "checkpoint" / "policy")
     policy.export(folder / "export")
+    begun = Policy(folder / "base")
+    load_adapter(begun.model.model, folder / "export")
+    begun.export(folder / "begun")
+    begun.step()
+    begun.export(folder / "stepped")
     distributed.destroy_process_group()
 
 

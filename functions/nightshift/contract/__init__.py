@@ -19,11 +19,13 @@ from nightshift.contract.job import (
     Progress,
 )
 from nightshift.contract.layout import RunKeys, SharedPaths, submission_id
+from nightshift.contract.lineage import Ancestor, Lineage
 from nightshift.contract.publication import AttemptLine, Manifest, Provenance
 from nightshift.contract.spec import RunSpec, SeedData, Task, spec_digest
 
 __all__ = [
     "CONTRACT_VERSION",
+    "Ancestor",
     "AttemptLine",
     "Control",
     "ControlCommand",
@@ -36,6 +38,7 @@ __all__ = [
     "ExternalText",
     "FileDigest",
     "GuardReport",
+    "Lineage",
     "Manifest",
     "Model",
     "Outcome",

@@ -10,6 +10,7 @@ from pydantic import Field, StrictBool
 
 from nightshift.contract.base import CONTRACT_VERSION, Document, ExternalText, Model
 from nightshift.contract.events import FieldError
+from nightshift.contract.lineage import Lineage
 from nightshift.contract.publication import AttemptLine, Spend
 from nightshift.contract.spec import Budgets, ImageRef, RunSpec
 
@@ -118,6 +119,7 @@ class RunView(Document):
     step: int = Field(description="last step that the job reported")
     verified_step: int = Field(description="last step that the job verified after its save: the floor")
     total_steps: int
+    parent: Lineage | None = Field(None, description="the run whose weights it begins with")
     success: float | None = None
     eta_seconds: float | None = None
     cause: str | None = None
@@ -273,6 +275,7 @@ class Plan(Document):
     state: str | None = Field(None, description="of the run that exists")
     pool: str
     owner: str
+    parent: Lineage | None = Field(None, description="the run whose weights it would begin with, as of now")
     rollouts: Rollouts
     forecast: Forecast
     ceiling: float | None = Field(None, description="share of the eval set that an oracle can solve, where known")

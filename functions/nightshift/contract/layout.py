@@ -34,6 +34,11 @@ class RunKeys:
         return f"{self.prefix}spec.json"
 
     @property
+    def parent(self) -> str:
+        """Which weights of which run it begins with; only of a run whose spec names a parent."""
+        return f"{self.prefix}parent.json"
+
+    @property
     def control(self) -> str:
         return f"{self.prefix}control.json"
 
@@ -117,6 +122,11 @@ class SharedPaths:
     @property
     def exports(self) -> Path:
         return self.root / "exports"
+
+    @property
+    def parent(self) -> Path:
+        """The parent's adapter, as the run's first attempt found it."""
+        return self.root / "parent"
 
     @property
     def lora_sync(self) -> Path:

@@ -9,6 +9,7 @@ from pydantic import Field
 from nightshift.contract.base import Document, ExternalText, Model
 from nightshift.contract.evals import EvalSummary
 from nightshift.contract.job import FileDigest
+from nightshift.contract.lineage import Lineage
 from nightshift.contract.spec import SmallerValues
 
 
@@ -54,6 +55,7 @@ class Provenance(Document):
     skyrl_version: str | None = None
     controller_version: str
     created_at: datetime
+    parent: Lineage | None = Field(None, description="the run whose weights it began with")
 
 
 class Manifest(Document):
@@ -61,6 +63,7 @@ class Manifest(Document):
 
     run_id: str
     state: str
+    parent: Lineage | None = Field(None, description="the run whose weights it began with; the baseline is theirs then")
     target: float | None = None
     ceiling: float | None = None
     attempts: list[AttemptLine]

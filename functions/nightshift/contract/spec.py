@@ -40,6 +40,11 @@ ModelRef = Annotated[
 QueueName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
 """The name of a Kueue LocalQueue, short enough to be a label's value."""
 
+ParentRef = Annotated[
+    str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?@([1-9][0-9]{0,6}|best|final|latest)$")
+]
+"""``<run_id>@<step>``, or ``@best``, ``@final`` (as published) or ``@latest`` (the newest that was exported or saved)."""
+
 
 class GitCode(Model):
     """The task's code is at a commit. Without ``repository`` it is this project's own code, baked into the image."""
@@ -279,6 +284,11 @@ class RunSpec(Model):
     image: ImageRef
     task: Task
     model: BaseModelSettings
+    parent: ParentRef | None = Field(
+        None,
+        description="begin with another run's adapter (run_id@step, @best, @final or @latest), at an own step 0; none: with "
+        "the base model alone",
+    )
     training: Training = Training()
     topology: Topology = Topology()
     budgets: Budgets = Budgets()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nightshift.contract.spec import RunSpec
 
 LATER: Final = (
-    "budgets.download_minutes", "plateau", "project", "publish", "rehearsal", "retention", "secrets",
+    "budgets.download_minutes", "parent", "plateau", "project", "publish", "rehearsal", "retention", "secrets",
     "task.eval.first", "task.holdout.first", "task.train.first", "tracking",
 )  # fmt: skip
 """Dotted paths of every field that the base does not have. Whoever adds a field adds it here; what is here stays."""

@@ -34,8 +34,7 @@ def results(summaries: Iterable[EvalSummary], exports: Iterable[ExportRecord], a
     the later one of equals. An export whose lora_B are all zero is the base model: it is nothing to publish."""
     fixed = _newest([s for s in summaries if s.eval_set is EvalSet.FIXED], attempts)
     holdout = _newest([s for s in summaries if s.eval_set is EvalSet.HOLDOUT], attempts)
-    newest = {e.step: e for e in sorted(_live(exports, attempts), key=lambda e: e.attempt)}
-    saved = {step: e for step, e in newest.items() if e.lora_b_nonzero > 0}
+    saved = {step: e for step, e in exports_by_step(exports, attempts).items() if e.lora_b_nonzero > 0}
     curve = tuple(fixed[step] for step in sorted(fixed))
     final = curve[-1] if curve and curve[-1].step > 0 else None
     best = best_of(curve, saved)
@@ -50,6 +49,11 @@ def results(summaries: Iterable[EvalSummary], exports: Iterable[ExportRecord], a
         final_export=saved[max(saved)] if saved else None,
         best_export=saved.get(best.step) if best is not None else None,
     )
+
+
+def exports_by_step(exports: Iterable[ExportRecord], attempts: Sequence[Attempt]) -> dict[int, ExportRecord]:
+    """The run's export of each step: the newest attempt's, and none that was trained again."""
+    return {e.step: e for e in sorted(_live(exports, attempts), key=lambda e: e.attempt)}
 
 
 def is_complete(found: Results, attempt: int, last_step: int) -> bool:

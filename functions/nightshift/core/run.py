@@ -12,6 +12,7 @@ from nightshift.contract.base import Document, ExternalText
 from nightshift.contract.control import ControlCommand
 from nightshift.contract.costs import Span
 from nightshift.contract.job import GuardReport
+from nightshift.contract.lineage import Lineage
 from nightshift.contract.spec import Priority
 from nightshift.core.causes import EndCause
 
@@ -124,6 +125,7 @@ class Run(Document):
     pool: str
     spec_sha256: str
     image: str
+    parent: Lineage | None = Field(None, description="whose weights it begins with, as resolved at its admission")
     hyperpod_cluster: str
     namespace: str
     raycluster: str

@@ -86,7 +86,7 @@ def _short(name: str) -> str | None:
 def start_run() -> Response[str]:
     request = body_of(app, StartRequest)
     wired, settings = _wired()
-    deployment = Deployment(settings.hyperpod_cluster, settings.namespace)
+    deployment = Deployment(settings.hyperpod_cluster, settings.namespace, patterns(settings.operator_arns))
     result = request_run(wired.ports, deployment, request.spec, caller(app))
     if result.run is None:
         metrics.add_metric(name="RunsRefused", unit=MetricUnit.Count, value=1)
@@ -101,8 +101,8 @@ def start_run() -> Response[str]:
 @app.post("/runs/plan")
 def plan() -> Response[str]:
     request = body_of(app, StartRequest)
-    wired, _ = _wired()
-    planned = plan_run(wired.ports, wired.listings, request.spec, caller(app))
+    wired, settings = _wired()
+    planned = plan_run(wired.ports, wired.listings, request.spec, caller(app), patterns(settings.operator_arns))
     if planned.plan is None:
         raise Refused(RUN_ID_TAKEN if planned.conflict else INVALID_SPEC, "It would be refused.", planned.errors)
     return answer(200, planned.plan)

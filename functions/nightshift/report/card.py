@@ -13,7 +13,7 @@ from nightshift.contract.evals import EvalSummary
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.publication import Manifest, Provenance
 from nightshift.contract.spec import RunSpec
-from nightshift.report.facts import base_model, training_facts
+from nightshift.report.facts import base_model, parent_words, training_facts
 from nightshift.report.svg import kept_points
 from nightshift.report.text import ceiling_sentence, count, gain, interval, result_words, sparkline
 from nightshift.report.words import cause_words, clean, hours, moment, percent
@@ -135,7 +135,10 @@ def _results_table(manifest: Manifest, name: str) -> str:
         before = f"{count(baseline)}, {percent(baseline.success)} ({interval(baseline)})" if baseline else "not known"
         after = f"**{count(result)}, {percent(result.success)}** ({interval(result)})"
         rows.append(f"| {title} | {before} | {after} | {gain(baseline, result) if baseline else ''} |")
-    notes = ["", "Intervals are 95% Wilson score intervals. The baseline is the same base model without the adapter."]
+    baseline = (
+        "without the adapter" if manifest.parent is None else "with the parent's adapter, with which this run began"
+    )
+    notes = ["", f"Intervals are 95% Wilson score intervals. The baseline is the same base model {baseline}."]
     if manifest.ceiling is not None:
         notes.append(ceiling_sentence(manifest.ceiling))
     if len(results) == 1:
@@ -224,6 +227,7 @@ def _origin(manifest: Manifest, provenance: Provenance, adapter: Adapter, spec: 
         ("Run", provenance.run_id),
         ("Published", moment(manifest.at)),
         ("Base model", provenance.model),
+        *([("Parent", parent_words(provenance.parent))] if provenance.parent else []),
         ("Task", provenance.task_environment),
         ("Task code", provenance.task_code),
         ("Image", provenance.image),

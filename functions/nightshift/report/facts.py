@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from nightshift.contract.lineage import Lineage
 from nightshift.contract.spec import Data, GitCode, RunSpec, SeedData
 
 
 def base_model(source: str) -> str:
     """What PEFT and Ray Serve take as the base: ``owner/name`` of a hub reference, anything else as it is."""
     return source.removeprefix("hf://").split("@")[0] if source.startswith("hf://") else source
+
+
+def parent_words(parent: Lineage) -> str:
+    """``maze-1 at step 40 (asked for as maze-1@best), which solved 50 of 64; it began from maze-0 at step 20``."""
+    solved = f", which solved {parent.solved} of {parent.of} of its fixed set" if parent.of is not None else ""
+    asked = f" (asked for as {parent.asked})" if parent.asked != f"{parent.parent}@{parent.step}" else ""
+    before = ", and that one from ".join(f"{one.run_id} at step {one.step}" for one in parent.ancestors)
+    return f"{parent.parent} at step {parent.step}{asked}{solved}" + (f"; it began from {before}" if before else "")
 
 
 def data_words(data: Data | None) -> str:

@@ -7,6 +7,7 @@ from html import escape
 from nightshift.contract.evals import EvalSet, EvalSummary
 from nightshift.contract.publication import Manifest, Provenance
 from nightshift.contract.spec import RunSpec
+from nightshift.report.facts import parent_words
 from nightshift.report.sections import adapters, attempts, evals, objects, provenance_table
 from nightshift.report.style import CSS
 from nightshift.report.svg import curve_svg, interval_svg, legend_svg
@@ -87,6 +88,8 @@ def _results(manifest: Manifest) -> str:
     cards = _card("Fixed set", manifest.baseline, manifest.final, fixed_note)
     cards += _card("Hold-out", manifest.holdout_baseline, manifest.holdout_final, holdout_note)
     lines = []
+    if manifest.parent is not None:
+        lines.append(f"It began from {escape(clean(parent_words(manifest.parent)))}: the baseline is that adapter's.")
     if manifest.best is not None:
         lines.append(escape(best_sentence(manifest.best, manifest.holdout_best)))
     if manifest.target is not None:

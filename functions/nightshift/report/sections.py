@@ -11,7 +11,7 @@ from urllib.parse import quote
 from nightshift.contract.layout import RunKeys
 from nightshift.contract.publication import AttemptLine, Manifest, Provenance
 from nightshift.contract.spec import RunSpec
-from nightshift.report.facts import base_model, training_facts
+from nightshift.report.facts import base_model, parent_words, training_facts
 from nightshift.report.svg import kept_points
 from nightshift.report.text import attempt_notes, count, interval, resume_sentence
 from nightshift.report.words import bounded, cause_words, clean, hours, moment, percent, plural, size, spend_words, utc
@@ -170,6 +170,7 @@ def provenance_table(provenance: Provenance, spec: RunSpec | None) -> str:
         ("Run", provenance.run_id),
         ("Owner", provenance.owner),
         ("Base model", provenance.model),
+        *([("Parent", parent_words(provenance.parent))] if provenance.parent else []),
         ("Task environment", provenance.task_environment),
         ("Task code", provenance.task_code),
         ("Image", provenance.image),

@@ -73,6 +73,16 @@ def results_of(ports: Ports, run_id: str, attempts: Sequence[Attempt]) -> Result
     return results(ports.artifacts.summaries(run_id), ports.artifacts.exports(run_id), attempts)
 
 
+def model_of(ports: Ports, spec: RunSpec, attempts: Sequence[Attempt]) -> str:
+    """The base model's address; of one on the hub with the commit that the attempts resolved its revision to."""
+    if spec.model.source.startswith("hf://"):
+        for attempt in reversed(attempts):
+            outcome = ports.artifacts.outcome(spec.run_id, attempt.n)
+            if outcome is not None and outcome.model is not None:
+                return outcome.model
+    return spec.model.source
+
+
 def gpu_hours_of(attempts: Sequence[Attempt], now: datetime) -> float:
     """Attributed to all attempts of a run."""
     return sum(a.gpu_hours(now) for a in attempts)

@@ -29,15 +29,17 @@ from nightshift.core.requests import (
 )
 from nightshift.core.run import Run, RunState
 from nightshift.steps.common import audit, measure, start_execution
+from nightshift.steps.parents import keep_lineage, lineage_of
 from nightshift.steps.ports import Ports, Rejection
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where this stack's runs take place."""
+    """Where this stack's runs take place. ``operators``: who may begin from runs of others before they are published."""
 
     hyperpod_cluster: str
     namespace: str
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
     checked = check_spec(raw)
     if not isinstance(checked, RunSpec):
         return _refuse(ports, raw, owner, checked)
+    parent = lineage_of(ports, checked, owner, deployment.operators)
+    if isinstance(parent, list):
+        return _refuse(ports, raw, owner, parent)
     now, costs = ports.now(), hourly(checked.topology)
     wanted = Run(
         run_id=checked.run_id,
@@ -78,6 +83,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         project=checked.project,
         spec_sha256=spec_digest(checked),
         image=checked.image,
+        parent=parent,
         hyperpod_cluster=deployment.hyperpod_cluster,
         namespace=deployment.namespace,
         raycluster=checked.run_id,
@@ -97,6 +103,7 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
         )
         return _refuse(ports, raw, owner, [taken], conflict=True)
     if there.state is RunState.ADMITTED and not there.reopenings:  # a retry may have changed the spec
+        keep_lineage(ports, there)
         ports.artifacts.put_spec(checked)
         start_execution(ports, there)
     if created:
@@ -105,9 +112,13 @@ def request_run(ports: Ports, deployment: Deployment, raw: dict[str, Any], owner
             there.run_id,
             "intake",
             "run requested",
-            detail=f"by {there.owner}, pool {there.pool}{via and f', {via}'}",
+            detail=f"by {there.owner}, pool {there.pool}{_begins(there)}{via and f', {via}'}",
         )
     return Intake(there, created)
+
+
+def _begins(run: Run) -> str:
+    return f", begins from {run.parent.parent} at step {run.parent.step}" if run.parent is not None else ""
 
 
 def request_of_file(ports: Ports, deployment: Deployment, dropped: DroppedFile) -> Intake | None:

@@ -15,6 +15,7 @@ from nightshift.core.capacity import capacity_problems
 from nightshift.core.errors import NightshiftError
 from nightshift.core.prices import hourly, is_old
 from nightshift.core.run import Run, RunState
+from nightshift.steps.parents import lineage_of
 from nightshift.steps.ports import Listings, Ports
 
 COUNTED = 100
@@ -29,7 +30,9 @@ class Planned:
     errors: Sequence[FieldError] = ()
 
 
-def plan_run(ports: Ports, listings: Listings, raw: dict[str, Any], owner: str) -> Planned:
+def plan_run(
+    ports: Ports, listings: Listings, raw: dict[str, Any], owner: str, operators: Sequence[str] = ()
+) -> Planned:
     """Refuses what ``request_run`` refuses, with the same errors."""
     spec = check_spec(raw)
     if not isinstance(spec, RunSpec):
@@ -38,6 +41,9 @@ def plan_run(ports: Ports, listings: Listings, raw: dict[str, Any], owner: str) 
     if there is not None and there.spec_sha256 != digest:
         taken = f"{spec.run_id} is a {there.state} run with other content; choose another id"
         return Planned(None, conflict=True, errors=[FieldError(field="run_id", problem=taken)])
+    parent = lineage_of(ports, spec, owner, operators)
+    if isinstance(parent, list):
+        return Planned(None, errors=parent)
     problems, known = _capacity(ports, spec)
     line = listings.line_of(spec.pool, None, COUNTED) if spec.queue is None else None
     lease, ceiling = listings.lease_of(spec.pool), known_ceiling(spec)
@@ -48,6 +54,7 @@ def plan_run(ports: Ports, listings: Listings, raw: dict[str, Any], owner: str) 
         state=there.state.value if there is not None else None,
         pool=spec.pool,
         owner=there.owner if there is not None else owner,
+        parent=parent,
         rollouts=rollouts(spec),
         forecast=forecast(ports, spec),
         ceiling=ceiling.share if ceiling is not None else None,

@@ -19,7 +19,7 @@ from nightshift.core.run import Attempt, Run, RunState
 from nightshift.core.versions import CONTROLLER_VERSION, SKYRL_VERSION
 from nightshift.report.card import Adapter, model_card
 from nightshift.report.html import render_report
-from nightshift.steps.common import attempt_line, audit, gpu_hours_of, results_of
+from nightshift.steps.common import attempt_line, audit, gpu_hours_of, model_of, results_of
 from nightshift.steps.ports import Ports
 from nightshift.steps.registering import register
 from nightshift.steps.reports import tell_not_believed
@@ -143,16 +143,6 @@ def _adapter_problems(manifest: Manifest, run: Run) -> list[str]:
     return problems
 
 
-def model_of(ports: Ports, spec: RunSpec, attempts: Sequence[Attempt]) -> str:
-    """The base model's address; of one on the hub with the commit that the attempts resolved its revision to."""
-    if spec.model.source.startswith("hf://"):
-        for attempt in reversed(attempts):
-            outcome = ports.artifacts.outcome(spec.run_id, attempt.n)
-            if outcome is not None and outcome.model is not None:
-                return outcome.model
-    return spec.model.source
-
-
 def provenance_of(run: Run, spec: RunSpec, model: str) -> Provenance:
     code = spec.task.code
     return Provenance(
@@ -166,6 +156,7 @@ def provenance_of(run: Run, spec: RunSpec, model: str) -> Provenance:
         skyrl_version=SKYRL_VERSION if spec.training.trainer == "skyrl" else None,
         controller_version=CONTROLLER_VERSION,
         created_at=run.created_at,
+        parent=run.parent,
     )
 
 
@@ -181,6 +172,7 @@ def _manifest(
     return Manifest(
         run_id=run.run_id,
         state=(run.verdict or run.state).value,
+        parent=run.parent,
         target=spec.target.success if spec.target is not None else None,
         ceiling=ceiling.share if ceiling is not None else None,
         attempts=[attempt_line(a, now) for a in attempts],

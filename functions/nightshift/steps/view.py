@@ -49,6 +49,7 @@ def view_run(ports: Ports, run_id: str, bucket: str) -> RunView | None:
         step=run.step,
         verified_step=run.verified_step,
         total_steps=run.total_steps,
+        parent=run.parent,
         success=run.success,
         eta_seconds=run.eta_seconds,
         cause=run.cause,

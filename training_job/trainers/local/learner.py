@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import PeftModel
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors.torch import load_file
 from torch import nn
 
 from nightshift.contract.spec import LoraSettings, Training
@@ -102,6 +103,13 @@ class Learner:
         self.policy.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optim"])
         torch.set_rng_state(state["extra_state"]["torch_rng"])
+
+    def load_adapter(self, folder: Path) -> None:
+        """Begin with a saved adapter, with an optimizer that knows nothing of it. Raises ValueError for one of another form."""
+        found = set_peft_model_state_dict(self.policy, load_file(folder / "adapter_model.safetensors"))
+        missing = [name for name in found.missing_keys if ".lora_" in name]
+        if missing or found.unexpected_keys:
+            raise ValueError(f"the adapter's layers are not the policy's: {[*missing, *found.unexpected_keys][:3]}")
 
     def save_adapter(self, folder: Path) -> None:
         """adapter_config.json and adapter_model.safetensors, as PEFT writes them."""

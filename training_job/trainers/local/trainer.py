@@ -20,6 +20,7 @@ from training_job.guard import repair
 from training_job.job import Ended, Job
 from training_job.metrics import RayMetrics
 from training_job.pace import Pace
+from training_job.parent import parent_adapter
 from training_job.plug import Items, TaskPlan, open_items, plan_task, refuse_impossible_target
 from training_job.policies import UnknownModel, adapter_arrays, closed_replies, read_config
 from training_job.probe import hold_space
@@ -85,13 +86,16 @@ class LocalTrainer:
     def run(self) -> Ended:
         """Guard, resume or start, train to the end."""
         snapshot = self._set_up()
-        lora = snapshot.lora_arrays() if snapshot else {}
+        parent = parent_adapter(self.job, self.prepared.base) if snapshot is None else None
+        lora = snapshot.lora_arrays() if snapshot else adapter_arrays(parent) if parent else {}
         self._first_eval(lora)
         self._start_rollout(lora)
         with self.job.watch.measure("setup: wait for the policy"):
             self.learner: Learner = self._learner_later()
         if snapshot:
             self.learner.load_state(dict(snapshot.parts))
+        elif parent:
+            self.learner.load_adapter(parent)
         ended = self._end_early()
         self.pace.begin()
         while ended is None and self.step < self.training.total_steps:

@@ -23,8 +23,11 @@ NEVER = -100.0
 class Experiment(BasePPOExp):  # type: ignore[misc]  # its base is untyped
     """Differs from its base in the trainer's class, and in what is said in each method."""
 
-    def __init__(self, cfg: Any, results: Results, holdout: Path | None, tracked: Tracked) -> None:
-        self._results, self._holdout, self._tracked = results, holdout, tracked
+    def __init__(
+        self, cfg: Any, results: Results, holdout: Path | None, tracked: Tracked, begin: Path | None = None
+    ) -> None:
+        """``begin``: the folder of the adapter that step 0 begins with; none: a fresh one."""
+        self._results, self._holdout, self._tracked, self._begin = results, holdout, tracked, begin
         refuse_adapted_tower(cfg)  # before the GPUs are asked for
         super().__init__(cfg)
         if cfg.generator.vision_language_generator:
@@ -59,7 +62,7 @@ class Experiment(BasePPOExp):  # type: ignore[misc]  # its base is untyped
 
     def get_trainer(self, **given: Any) -> Any:
         holdout = self._dataset([str(self._holdout)]) if self._holdout is not None else None
-        return HookedTrainer(self._results, holdout, **given)
+        return HookedTrainer(self._results, holdout, self._begin, **given)
 
 
 def forbid_special_tokens(cfg: Any, tokenizer: Any) -> None:

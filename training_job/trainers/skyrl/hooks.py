@@ -16,6 +16,7 @@ from skyrl.train.utils.callbacks import CallbackInput, TrainingCallback, Trainin
 from nightshift.contract import Control, EvalSet, OutcomeCause, Phase
 from training_job.job import Ended
 from training_job.progress import wants_stop
+from training_job.trainers.skyrl.beginning import beginning_with
 from training_job.trainers.skyrl.results import Results, measured_in
 
 
@@ -60,13 +61,19 @@ class HookedTrainer(RayPPOTrainer):  # type: ignore[misc]  # its base is untyped
     eval_dataloader: Any
     global_step: int
 
-    def __init__(self, results: Results, holdout_dataset: Any | None, **given: Any) -> None:
+    def __init__(self, results: Results, holdout_dataset: Any | None, begin: Path | None = None, **given: Any) -> None:
         super().__init__(**given)
-        self._results = results
+        self._results, self._begin = results, begin
         self._saved_step = -1
         self._exported_step = -1
         self._holdout_dataset = holdout_dataset
         self.add_callback(StepEnd(results))
+
+    # models -----------------------------------------------------------------------------------------------------
+
+    def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:
+        policy = PolicyWorker if self._begin is None else beginning_with(self._begin)
+        super().build_models(policy, CriticWorker, RefWorker)
 
     # phases -----------------------------------------------------------------------------------------------------
 

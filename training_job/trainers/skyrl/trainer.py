@@ -16,6 +16,7 @@ from training_job.errors import BadConfiguration
 from training_job.guard import check_for, repair
 from training_job.job import Ended, Job
 from training_job.metrics import RayMetrics
+from training_job.parent import parent_adapter
 from training_job.plug import Items, TaskPlan, hold_environment, open_items, plan_task, refuse_impossible_target
 from training_job.probe import hold_space
 from training_job.sources import model_of
@@ -81,6 +82,7 @@ class SkyRLTrainer:
         if resumed:
             with watch.measure("setup: adapter of the checkpoint"):  # imports torch and peft, which SkyRL needs anyway
                 hold_adapter(adapter_of(job.paths, resumed), job.spec.model, prepared.inputs.model)
+            begin = None if resumed else parent_adapter(job, prepared.inputs.model)
         with watch.measure("setup: import SkyRL"):
             cfg = configuration(job, prepared)
         from training_job.trainers.skyrl.environment import register_environment
@@ -94,7 +96,7 @@ class SkyRLTrainer:
         epoch = prepared.derived.steps_per_epoch
         self._results = results = Results(job, prepared.inputs.model, resumed, steps_per_epoch=epoch)
         with watch.measure("setup: engines and models"):
-            experiment = Experiment(cfg, results, prepared.holdout, job.tracker)
+            experiment = Experiment(cfg, results, prepared.holdout, job.tracker, begin)
             trainer = experiment.set_up()
         try:
             asyncio.run(trainer.train())
