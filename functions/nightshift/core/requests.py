@@ -31,7 +31,7 @@ REQUESTS: Final = "requests/"
 """Where people drop specs. Nothing is ever written there by Nightshift."""
 
 SCHEDULES: Final = "schedules/"
-"""Where specs of scheduled starts lie: with ``requests/`` all that the intake may read."""
+"""Where specs of scheduled starts lie: with ``requests/`` all in which the intake looks for specs."""
 
 ANSWERS: Final = "answers/"
 """What became of a dropped spec, under the same name with ``.json`` at its end."""
