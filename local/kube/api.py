@@ -80,6 +80,7 @@ class KubeApi:
                 web.get(pods + "/{name}", self._getter(POD)),
                 web.delete(pods + "/{name}", self._delete_pod),
                 web.get(pods + "/{name}/log", self._pod_log),
+                web.get("/api/v1/pods", self._lister(POD)),  # of all namespaces, which docs/rbac.yaml allows
                 web.get("/api/v1/nodes", self._lister(NODE)),
                 web.get("/api/v1/nodes/{name}", self._getter(NODE)),
                 web.get("/api/v1/namespaces/{namespace}/events", self._lister(EVENT)),

@@ -70,16 +70,48 @@ class HyperPod:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     instances: dict[str, Instance] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _targets: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.created_at = self.clock()
+        self._targets = {HEAD_GROUP: 1, WORKER_GROUP: self.config.worker_nodes}
         for group, kind, count in self.groups():
             for _ in range(count):
                 self._join(self._new_instance(group, kind, str(uuid.uuid4())))
 
     def groups(self) -> list[tuple[str, str, int]]:
         """(name, instance type, target count) of each instance group."""
-        return [(HEAD_GROUP, HEAD_TYPE, 1), (WORKER_GROUP, WORKER_TYPE, self.config.worker_nodes)]
+        kinds = ((HEAD_GROUP, HEAD_TYPE), (WORKER_GROUP, WORKER_TYPE))
+        return [(group, kind, self._targets[group]) for group, kind in kinds]
+
+    @property
+    def scaling(self) -> bool:
+        """Nodes of a group are still on their way."""
+        return any(not one.joined for one in self.instances.values())
+
+    def resize(self, group: str, kind: str, count: int) -> None:
+        """A group's new target: nodes come after a while, as a replacement does; the newest go at once, whatever runs there."""
+        self._targets[group] = count
+        there = sorted((i for i in self.instances.values() if i.group == group), key=lambda i: i.launched_at)
+        for one in there[count:]:
+            self._background(self._take_away(one))
+        for _ in range(count - len(there)):
+            fresh = self._new_instance(group, kind, str(uuid.uuid4()))
+            self.instances[fresh.instance_id] = fresh
+            self._background(self._join_later(fresh))
+
+    async def _take_away(self, one: Instance) -> None:
+        pods = self.pods_on(one)
+        self.instances.pop(one.instance_id, None)
+        if node := self.store.find(NODE, "", one.node_name):
+            self.store.remove(NODE, node)
+        await self.controller.lose(pods)
+
+    async def _join_later(self, fresh: Instance) -> None:
+        await asyncio.sleep(self.config.spare_joins_after)
+        if fresh.instance_id in self.instances:
+            self._join(fresh)
+            self.controller.wake()
 
     def instance(self, instance_id: str) -> Instance:
         """Raises :class:`NotFound`."""

@@ -11,6 +11,8 @@ from local.kube.hyperpod_events import cluster_arn
 
 MAX_RESULTS = 100
 MAX_REPLACED = 25
+MAX_INSTANCES = 8
+"""The account's limit for each instance type."""
 
 
 class SageMakerError(Exception):
@@ -28,6 +30,7 @@ def answer(pod: HyperPod, operation: str, body: Json) -> Json:
         "ListClusterNodes": list_cluster_nodes,
         "DescribeClusterNode": describe_cluster_node,
         "BatchReplaceClusterNodes": batch_replace_cluster_nodes,
+        "UpdateCluster": update_cluster,
     }
     if operation not in operations:
         raise SageMakerError("UnknownOperationException", f"{operation[:100]} is not part of the local stack")
@@ -108,6 +111,28 @@ def batch_replace_cluster_nodes(pod: HyperPod, body: Json) -> Json:
         for one in unknown
     ]
     return {"Successful": known, "Failed": failed}
+
+
+def update_cluster(pod: HyperPod, body: Json) -> Json:
+    """New counts of instance groups. As the real one it takes no second update while one is under way, and must be told of every
+    group with its role; one that is left out would be an error of ours, and is one here."""
+    if pod.scaling:
+        raise SageMakerError("ConflictException", "An update of the cluster is in progress")
+    asked = {str(one["InstanceGroupName"]): one for one in body.get("InstanceGroups", [])}
+    groups = {name: (kind, count) for name, kind, count in pod.groups()}
+    if asked.keys() != groups.keys():
+        raise SageMakerError("ValidationException", f"InstanceGroups must be {', '.join(sorted(groups))}")
+    for name, one in asked.items():
+        kind, _ = groups[name]
+        if one.get("InstanceType") != kind or "ExecutionRole" not in one or "LifeCycleConfig" not in one:
+            raise SageMakerError("ValidationException", f"instance group {name} is not the one that is there")
+        if int(one["InstanceCount"]) > MAX_INSTANCES:
+            raise SageMakerError(
+                "ResourceLimitExceeded", f"The account-level limit for {kind} is {MAX_INSTANCES} instances"
+            )
+    for name, one in asked.items():
+        pod.resize(name, groups[name][0], int(one["InstanceCount"]))
+    return {"ClusterArn": cluster_arn(pod.config)}
 
 
 def _summary(one: Instance) -> Json:

@@ -309,6 +309,17 @@ def test_the_bucket_forgets_old_versions_and_broken_uploads_and_nothing_that_a_r
     assert [one["Prefix"] for one in others] == ["runs/rehearsal-"], "nothing else is ever expired"
 
 
+def test_only_the_controller_role_may_change_a_cluster_and_only_the_one_that_the_deployment_names() -> None:
+    assert roles_granted("sagemaker:UpdateCluster") == roles_granted("iam:PassRole") == {"ControllerRole"}
+    changing = [
+        one for one in statements("ControllerRole") if {"sagemaker:UpdateCluster", "iam:PassRole"} & set(actions(one))
+    ]
+    assert [one["Resource"] for one in changing] == [{"Ref": "HyperPodClusterArn"}, {"Ref": "InstanceRoleArns"}]
+    assert changing[1]["Condition"] == {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+    asked = ("PoolScaling", "HyperPodClusterArn", "InstanceRoleArns")
+    assert {template()["Parameters"][name]["Default"] for name in asked} == {""}, "nobody scales anything unasked"
+
+
 def test_only_the_controller_may_register_a_model_and_only_in_the_groups_that_the_deployment_names() -> None:
     assert roles_granted("sagemaker:CreateModelPackage") == {role_of("ControllerFunction")}
     [statement] = [

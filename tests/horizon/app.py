@@ -84,6 +84,9 @@ class Clusters:
     def owned(self) -> Sequence[OwnedCluster]:
         return []
 
+    def occupied(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
     def pod_records(self, name: str) -> Sequence[Mapping[str, Any]]:
         return []
 
@@ -134,6 +137,9 @@ class HyperPod:
 
     def replace(self, instances: Sequence[str]) -> dict[str, str]:
         return dict.fromkeys(instances, "")
+
+    def resize(self, targets: Mapping[str, int]) -> str:
+        return "nothing is scaled here"
 
 
 class Stormy(REAL):

@@ -41,7 +41,9 @@ def test_the_policy_worker_is_skyrls_and_loads_the_adapter_once_its_model_is_the
     worker: Any, base: Path, two_ranks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peft import LoraConfig, get_peft_model
-    from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase, PolicyWorker
+    from ray import cloudpickle
+    from ray.actor import ActorClass
+    from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
     from transformers import Qwen3VLForConditionalGeneration
 
     class Wrapped:
@@ -54,8 +56,8 @@ def test_the_policy_worker_is_skyrls_and_loads_the_adapter_once_its_model_is_the
 
     monkeypatch.setattr(FSDPPolicyWorkerBase, "init_model", made)
     actor = worker(two_ranks / "export")
-    assert type(actor) is type(PolicyWorker)
-    kind = actor.__ray_metadata__.modified_class
+    assert isinstance(actor, ActorClass)
+    kind = cloudpickle.loads(cloudpickle.dumps(actor.__ray_metadata__.modified_class))  # as it reaches a node
     assert issubclass(kind, FSDPPolicyWorkerBase)
     one = kind.__new__(kind)
     one.init_model(str(base), num_training_steps=10)

@@ -6,7 +6,7 @@ What it leaves out: Kubernetes and Ray answer at once and never with garbage; to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -101,6 +101,10 @@ class Clusters:
     doomed: list[tuple[frozenset[str], bool]] = field(default_factory=list)
     labelled: list[OwnedCluster] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+    busy: dict[str, list[str]] = field(default_factory=dict)
+
+    def occupied(self) -> dict[str, list[str]]:
+        return self.busy
 
     def create(self, spec: RunSpec, owner: str, excluded: Sequence[str] = ()) -> bool:
         if self.current.exists:
@@ -185,13 +189,29 @@ class Jobs:
 
 @dataclass
 class HyperPod:
+    """Targets change at once, nodes only by ``settle``."""
+
     current: HyperPodView = field(default_factory=lambda: HYPERPOD)
+    calls: list[dict[str, int]] = field(default_factory=list)
+    refusing: str = ""
 
     def view(self) -> HyperPodView:
         return self.current
 
     def replace(self, instances: Sequence[str]) -> dict[str, str]:
         return dict.fromkeys(instances, "")
+
+    def resize(self, targets: Mapping[str, int]) -> str:
+        self.calls.append(dict(targets))
+        if self.refusing:
+            return self.refusing
+        groups = tuple(replace(g, target=targets.get(g.name, g.target)) for g in self.current.groups)
+        self.current = replace(self.current, groups=groups)
+        return ""
+
+    def settle(self) -> None:
+        """The nodes that were asked for are there, or gone."""
+        self.current = replace(self.current, groups=tuple(replace(g, current=g.target) for g in self.current.groups))
 
 
 class World:

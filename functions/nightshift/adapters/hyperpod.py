@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.core.capacity import GroupCapacity, HyperPodView
 from nightshift.core.errors import TransientError, bounded
+from nightshift.core.scaling import group_request
 
 MAX_REPLACED = 25
 """Instances of one BatchReplaceClusterNodes call."""
 
 ON_ITS_WAY = frozenset({"InstanceIdNotFound", "InstanceIdInUse"})
 """Error codes of an instance that is gone already, or with which something is being done already."""
+
+
+UNANSWERED = frozenset({"ThrottlingException", "InternalFailure", "ServiceUnavailable"})
+"""Error codes that say nothing about what was asked for."""
 
 
 class SageMakerHyperPod:
@@ -48,7 +53,7 @@ class SageMakerHyperPod:
             answer = self._client.batch_replace_cluster_nodes(ClusterName=self._cluster, NodeIds=list(instances))
         except ClientError as error:
             code = error.response["Error"].get("Code", "unknown")
-            if code in ("ThrottlingException", "InternalFailure", "ServiceUnavailable"):
+            if code in UNANSWERED:
                 raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
             return {one: bounded(f"{code}: {error}", 300) for one in instances}
         except BotoCoreError as error:
@@ -56,6 +61,42 @@ class SageMakerHyperPod:
         refused = {f["NodeId"]: f for f in answer.get("Failed", []) if "NodeId" in f}
         accepted = set(answer.get("Successful", []))
         return {one: "" if one in accepted else _why(refused.get(one)) for one in instances}
+
+    def resize(self, targets: Mapping[str, int]) -> str:
+        """All groups are described and sent again, the named ones with their new count: UpdateCluster is told the whole cluster.
+        Between the two somebody else may have changed a count; it is seen at the next look."""
+        try:
+            found = self._client.describe_cluster(ClusterName=self._cluster)
+            groups = {g["InstanceGroupName"]: g for g in found.get("InstanceGroups", [])}
+            counts = {name: int(g.get("TargetCount", g.get("CurrentCount", 0))) for name, g in groups.items()}
+            unknown = sorted(targets.keys() - groups.keys())
+            if unknown:
+                return f"HyperPod cluster {self._cluster} has no instance group {', '.join(unknown)}"
+            if all(counts[name] == count for name, count in targets.items()):
+                return ""
+            shape = _names(self._client.meta.service_model.operation_model("UpdateCluster").input_shape)[
+                "InstanceGroups"
+            ]
+            wanted = counts | dict(targets)
+            self._client.update_cluster(
+                ClusterName=self._cluster,
+                InstanceGroups=[group_request(g, shape, wanted[name]) for name, g in groups.items()],
+                **({"NodeRecovery": found["NodeRecovery"]} if "NodeRecovery" in found else {}),
+            )
+        except ClientError as error:
+            code = error.response["Error"].get("Code", "unknown")
+            if code in UNANSWERED:
+                raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
+            return bounded(f"{code}: {error.response['Error'].get('Message', '')}", 400)
+        except BotoCoreError as error:
+            raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
+        return ""
+
+
+def _names(shape: Any) -> dict[str, Any]:
+    """Nested names of a botocore shape's members; empty for what has none."""
+    inner = shape.member if shape.type_name == "list" else shape
+    return {name: _names(one) for name, one in inner.members.items()} if inner.type_name == "structure" else {}
 
 
 def _why(refusal: dict[str, Any] | None) -> str:

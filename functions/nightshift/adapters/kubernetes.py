@@ -197,6 +197,12 @@ class KubernetesClusters:
             nodes = [n for n in self._nodes() if n.metadata is not None and n.metadata.name in names]
         return [views.node_record(n) for n in nodes]
 
+    def occupied(self) -> Mapping[str, Sequence[str]]:
+        with _answers("of every pod"):
+            pods = list(self._client.list(Pod, namespace="*"))
+            nodes = self._nodes()
+        return views.pods_by_group(pods, nodes)
+
     def _find(self, name: str) -> Any:
         """The RayCluster, or None."""
         try:

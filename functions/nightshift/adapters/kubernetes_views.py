@@ -16,6 +16,7 @@ from nightshift.core.raycluster import NODE_PREFIX, WORKER_GROUP
 
 HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
 HEALTHY = "Schedulable"
+GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
 DISRUPTION = "DisruptionTarget"
 """The pod condition that Kubernetes sets before it takes a pod away: preemption, eviction, a taint, a node's end."""
 
@@ -51,6 +52,24 @@ def pod_view(pod: PodModel) -> PodView:
         ended_at=ended.finishedAt if ended is not None else None,
         disruption=_disruption(pod, conditions),
     )
+
+
+def pods_by_group(pods: Iterable[PodModel], nodes: Iterable[NodeModel]) -> dict[str, list[str]]:
+    """Instance group -> at most five pods on its HyperPod nodes that somebody would miss. ``""`` is the group of a node without
+    the label. DaemonSets' pods are on every node, and a node's own static ones too: neither makes it useful."""
+    labels = {n.metadata.name: n.metadata.labels or {} for n in nodes if n.metadata is not None}
+    found: dict[str, list[str]] = {}
+    for pod in pods:
+        metadata, node = pod.metadata, pod.spec.nodeName if pod.spec is not None else None
+        if metadata is None or node is None or not node.startswith(NODE_PREFIX):
+            continue
+        over = pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
+        anyway = {o.kind for o in metadata.ownerReferences or []} & {"DaemonSet", "Node"}
+        if not over and not anyway:
+            found.setdefault(labels.get(node, {}).get(GROUP_LABEL, ""), []).append(
+                f"{metadata.namespace}/{metadata.name}"
+            )
+    return {group: sorted(names)[:5] for group, names in found.items()}
 
 
 def instance_of(pod: PodModel) -> str | None:

@@ -176,6 +176,7 @@ class Run(Document):
         None, description="since when Kueue says that the run cannot be admitted as things are"
     )
     waiting_for: ExternalText = Field("", description="whom or what the run waits for in its queue")
+    scalings: int = Field(0, ge=0, description="UpdateCluster calls that were made for it")
     history_base: int = Field(0, description="shift_seq when execution k began: its history grows with the difference")
     step_times: tuple[float, ...] = Field((), description="seconds of the last steps, for the run's own pace")
     witness: str | None = Field(

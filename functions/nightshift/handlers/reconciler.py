@@ -35,7 +35,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     _publish_schema(ports)
     _note_capacity(ports, settings)
     repairs = {kind.value: count for kind, count in report.by_kind.items()}
-    told = {"repairs": repairs, "alarms": len(report.alarms), "left": report.left}
+    told: dict[str, Any] = {"scaled": dict(report.scaled)} if report.scaled else {}
+    told |= {"repairs": repairs, "alarms": len(report.alarms), "left": report.left}
     logger.info("reconciled", extra={**told, "oldest_look_age": report.oldest_look_age})
     return told
 

@@ -22,6 +22,12 @@ class StoreSettings(Settings):
     region: str = Field(alias="AWS_REGION", min_length=1)
 
 
+class ScalingSettings(StoreSettings):
+    """``pool_scaling``: JSON, as ``core.scaling.read_scaling`` takes it."""
+
+    pool_scaling: str = Field("", alias="POOL_SCALING", max_length=3_000)
+
+
 class IntakeSettings(StoreSettings):
     training_run_arn: str = Field(alias="TRAINING_RUN_ARN", min_length=1)
     hyperpod_cluster: str = Field(alias="HYPERPOD_CLUSTER_NAME", min_length=1)
@@ -34,11 +40,11 @@ class OperatorSettings(StoreSettings):
     operator_arns: str = Field("", alias="OPERATOR_ARNS", max_length=4_000)
 
 
-class ApiSettings(IntakeSettings, OperatorSettings):
+class ApiSettings(IntakeSettings, OperatorSettings, ScalingSettings):
     """Of the API."""
 
 
-class ControllerSettings(StoreSettings):
+class ControllerSettings(ScalingSettings):
     role_arn: str = Field(alias="CONTROLLER_ROLE_ARN", min_length=1)
     session_name: str = Field(alias="CONTROLLER_SESSION_NAME", min_length=2)
     eks_cluster: str = Field(alias="EKS_CLUSTER_NAME", min_length=1)

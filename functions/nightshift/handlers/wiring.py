@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +23,15 @@ from nightshift.adapters.threads import at_once
 from nightshift.adapters.workflow import EventBridgeStages, StepFunctions
 from nightshift.contract.spec import RunSpec
 from nightshift.core.capacity import HyperPodView
-from nightshift.core.errors import TransientError
+from nightshift.core.errors import TransientError, bounded
 from nightshift.core.observation import ClusterView, OwnedCluster
 from nightshift.core.raycluster import Placement
+from nightshift.core.scaling import PoolScaling, read_scaling
 from nightshift.handlers.observability import measure
-from nightshift.handlers.settings import ApiSettings, ControllerSettings, StoreSettings
+from nightshift.handlers.settings import ApiSettings, ControllerSettings, ScalingSettings, StoreSettings
 from nightshift.steps.ports import CapacityLog, Clusters, Dashboards, Downloads, HyperPod, Jobs, Listings, Ports
+
+logger = logging.getLogger(__name__)
 
 BOTO = Config(
     connect_timeout=5, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"}, max_pool_connections=16
@@ -145,6 +149,10 @@ class _Lazy:
         with temporary_faults_named("of every RayCluster"):
             return self._controller.clusters.owned()
 
+    def occupied(self) -> Mapping[str, Sequence[str]]:
+        with temporary_faults_named("of every pod"):
+            return self._controller.clusters.occupied()
+
     def delete_pods(
         self,
         name: str,
@@ -182,6 +190,9 @@ class _LazyHyperPod:
     def replace(self, instances: Sequence[str]) -> dict[str, str]:
         return self._controller.hyperpod.replace(instances)
 
+    def resize(self, targets: Mapping[str, int]) -> str:
+        return self._controller.hyperpod.resize(targets)
+
 
 class _OwnHyperPod:
     """HyperPod under the function's own role, for a look only: whatever keeps it from answering is told as one thing."""
@@ -198,6 +209,9 @@ class _OwnHyperPod:
             raise TransientError(f"of HyperPod cluster {self._cluster}", str(error)) from error
 
     def replace(self, instances: Sequence[str]) -> dict[str, str]:
+        raise RuntimeError("this function may only look at HyperPod")
+
+    def resize(self, targets: Mapping[str, int]) -> str:
         raise RuntimeError("this function may only look at HyperPod")
 
 
@@ -240,6 +254,15 @@ def temporary_faults_named(run_id: str) -> Iterator[None]:
         raise TransientError(run_id, str(error)) from error
 
 
+def _scaling(settings: ScalingSettings) -> dict[str, PoolScaling]:
+    """A parameter that cannot be read scales nothing: it must not end the runs that go on without it."""
+    try:
+        return read_scaling(settings.pool_scaling)
+    except ValueError as error:
+        logger.error("the parameter PoolScaling cannot be used, and nothing is scaled: %s", bounded(error, 600))
+        return {}
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -266,7 +289,7 @@ def api_ports(settings: ApiSettings, remaining: Callable[[], float]) -> ApiPorts
     """Ports of the API: AWS services only, HyperPod among them for a look."""
     plain = store_ports(settings, remaining, settings.training_run_arn)
     return ApiPorts(
-        ports=replace(plain, hyperpod=_OwnHyperPod(settings.hyperpod_cluster)),
+        ports=replace(plain, hyperpod=_OwnHyperPod(settings.hyperpod_cluster), scaling=_scaling(settings)),
         listings=DynamoRunStore(table(settings.table)),
         downloads=S3Downloads(signing_client(), settings.bucket),
         capacity=capacity_log(settings),
@@ -300,5 +323,6 @@ def controller_ports(
         remaining=remaining,
         measure=measure,
         together=at_once,
+        scaling=_scaling(settings),
         registry=SageMakerRegistry(lambda: client("sagemaker", REGISTRY), settings.region, settings.bucket),
     )

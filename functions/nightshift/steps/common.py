@@ -10,7 +10,7 @@ from nightshift.contract.api import AuditLine
 from nightshift.contract.events import Stage, StageEvent
 from nightshift.contract.publication import AttemptLine
 from nightshift.contract.spec import NotifyLevel, RunSpec
-from nightshift.core.errors import bounded
+from nightshift.core.errors import PermanentError, bounded
 from nightshift.core.evidence import Results, results
 from nightshift.core.guard import guard_words
 from nightshift.core.measures import Measure, counted
@@ -81,6 +81,14 @@ def model_of(ports: Ports, spec: RunSpec, attempts: Sequence[Attempt]) -> str:
             if outcome is not None and outcome.model is not None:
                 return outcome.model
     return spec.model.source
+
+
+def spec_or_none(ports: Ports, run_id: str) -> RunSpec | None:
+    """None where there is none that can be read, whatever the reason: repeating does not help."""
+    try:
+        return ports.artifacts.spec(run_id)
+    except PermanentError:
+        return None
 
 
 def gpu_hours_of(attempts: Sequence[Attempt], now: datetime) -> float:

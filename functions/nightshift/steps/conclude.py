@@ -32,6 +32,8 @@ def ready(ports: Ports, awaiting: Awaiting, judged: Judged, look_seq: int, inter
     if awaiting is Awaiting.LEASE and run.queue is not None and run.state is RunState.QUEUED:
         changes["state"] = RunState.PROVISIONING
     if awaiting is Awaiting.CLUSTER:
+        if run.waiting_for:  # nodes, as its pool was scaled up
+            changes["waiting_for"] = ""
         changes |= {"instances": judged.seen.cluster.instances, **admission(run, judged.seen.cluster, now)}
     if awaiting is Awaiting.FENCE and run.state is RunState.RECOVERING:
         changes["state"] = RunState.PROVISIONING  # only from here on may another attempt be claimed

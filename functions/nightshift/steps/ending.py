@@ -8,14 +8,23 @@ from typing import Any
 
 from nightshift.contract.events import Stage
 from nightshift.contract.layout import RunKeys
-from nightshift.contract.spec import RunSpec
 from nightshift.core.budgets import spend_of
 from nightshift.core.causes import POLICIES, EndCause
-from nightshift.core.errors import PermanentError, StaleExecution, TransientError, bounded
+from nightshift.core.errors import StaleExecution, TransientError, bounded
 from nightshift.core.measures import ended
 from nightshift.core.notices import last_lines
 from nightshift.core.run import Attempt, Run, RunState, Signal, SignalKind
-from nightshift.steps.common import attempt_line, audit, emit, gpu_hours_of, measure, next_shift, results_of, stage_key
+from nightshift.steps.common import (
+    attempt_line,
+    audit,
+    emit,
+    gpu_hours_of,
+    measure,
+    next_shift,
+    results_of,
+    spec_or_none,
+    stage_key,
+)
 from nightshift.steps.diagnostics import DRIVER_LOG, MISSING, save_diagnostics
 from nightshift.steps.ports import NO_LOG, Ports
 from nightshift.steps.requests import Fault, Reply, StepRequest
@@ -175,14 +184,6 @@ def _log_tail(ports: Ports, run: Run, attempts: Sequence[Attempt]) -> str:
     body = ports.artifacts.read_small(f"{RunKeys(run.run_id).diagnostics(attempts[-1].n)}{DRIVER_LOG}")
     text = (body or b"").decode("utf-8", "replace")
     return "" if text.startswith((NO_LOG, MISSING)) else last_lines(text)
-
-
-def spec_or_none(ports: Ports, run_id: str) -> RunSpec | None:
-    """None where there is none that can be read, whatever the reason: repeating does not help."""
-    try:
-        return ports.artifacts.spec(run_id)
-    except PermanentError:
-        return None
 
 
 def finish_for(ports: Ports, run_id: str, k: int, status: str, error: str) -> bool:

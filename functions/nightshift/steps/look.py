@@ -8,6 +8,7 @@ grows by one look for each held invocation instead of each observation.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from nightshift.core.decision import Verb
@@ -19,6 +20,7 @@ from nightshift.steps.conclude import ready, recover, verdict
 from nightshift.steps.judge import Judged, judge
 from nightshift.steps.ports import Ports
 from nightshift.steps.requests import LookRequest, Reply
+from nightshift.steps.scaling import pool_scaling, scale_up
 
 HOLD_SECONDS = 0.5
 HOLD_RESERVE = 12.0
@@ -97,6 +99,8 @@ def _look(ports: Ports, request: LookRequest, run: Run, interval: int, bounds: B
             run = ports.runs.update(run, look_seq, seen_counter=judged.counter)
             return _look_or_again(ports, request, run, interval, bounds)
         case Verb.NAP:
+            if request.awaiting is Awaiting.CLUSTER and pool_scaling(ports, run) is not None:
+                judged = replace(judged, run=scale_up(ports, run, spec))
             return _nap(ports, request, judged, look_seq, interval, bounds)
         case Verb.READY:
             reply = ready(ports, request.awaiting, judged, look_seq, interval)

@@ -15,6 +15,7 @@ from nightshift.core.capacity import capacity_problems
 from nightshift.core.errors import NightshiftError
 from nightshift.core.prices import hourly, is_old
 from nightshift.core.run import Run, RunState
+from nightshift.core.scaling import could_be
 from nightshift.steps.parents import lineage_of
 from nightshift.steps.ports import Listings, Ports
 
@@ -92,7 +93,8 @@ def _before(line: Sequence[Run], spec: RunSpec) -> list[Run]:
 
 def _capacity(ports: Ports, spec: RunSpec) -> tuple[Sequence[str], bool]:
     try:
-        return capacity_problems(spec.topology, ports.hyperpod.view()), True
+        pool = ports.scaling.get(spec.pool) if spec.queue is None else None
+        return capacity_problems(spec.topology, could_be(ports.hyperpod.view(), pool)), True
     except NightshiftError:
         return (), False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from nightshift.core.observation import ClusterView, JobView, OwnedCluster, RayV
 from nightshift.core.reconcile import ExecutionStatus, Lease, OpenRun
 from nightshift.core.registration import Registration
 from nightshift.core.run import Attempt, Run, RunState, Signal
+from nightshift.core.scaling import PoolScaling
 
 NO_LOG = "no driver log: "
 """What a log that cannot be had begins with; the reason follows."""
@@ -147,6 +148,12 @@ class RunStore(Protocol):
     def leases(self) -> Sequence[Lease]:
         """Every lease that is held."""
 
+    def free_since(self, group: str, now: datetime) -> datetime:
+        """When an instance group was first seen to be of use to nobody: ``now``, unless it was noted before."""
+
+    def needed_again(self, group: str) -> None:
+        """Forget that. Idempotent."""
+
     def release_lease(self, lease: Lease) -> bool:
         """Give back a lease whose holder is over or has no record, in one transaction that checks both; False, and nothing
         written, where the holder is open or the lease is not that one any more."""
@@ -232,6 +239,10 @@ class Clusters(Protocol):
     def owned(self) -> Sequence[OwnedCluster]:
         """Every RayCluster of the namespace that carries a run's label and is not being deleted."""
 
+    def occupied(self) -> Mapping[str, Sequence[str]]:
+        """Instance group -> pods, of any namespace, on its nodes, that are neither over nor on every node anyway (DaemonSets). A
+        node whose group is not known counts for the group ``""``. Bounded to 5 names a group."""
+
     def delete_pods(
         self,
         name: str,
@@ -290,6 +301,10 @@ class HyperPod(Protocol):
     def replace(self, instances: Sequence[str]) -> dict[str, str]:
         """Ask HyperPod to replace instances: instance -> why it will not, empty where it does or has done so. Idempotent.
         Raises TransientError."""
+
+    def resize(self, targets: Mapping[str, int]) -> str:
+        """Instance group -> how many instances it is to have; groups that are not named stay as they are. Why HyperPod refuses;
+        empty where it accepts, or where they are meant to have so many already. Raises TransientError."""
 
 
 class Artifacts(Protocol):
@@ -399,6 +414,8 @@ class Ports:
     remaining: Callable[[], float]
     """Seconds that this invocation may still run."""
     together: Together = one_by_one
+    scaling: Mapping[str, PoolScaling] = field(default_factory=dict)
+    """Pool -> its instance groups that may be scaled; empty: none ever is."""
     registry: Registry | None = None
     """None where a function registers nothing."""
     measure: Callable[[Measure], None] = unmeasured

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -31,9 +31,10 @@ from nightshift.core.reconcile import (
     oldest_look_age,
 )
 from nightshift.core.run import Run, RunState, Signal, SignalKind
-from nightshift.steps.common import audit, execution_name, start_execution
-from nightshift.steps.ending import emit_final, finish_for, spec_or_none, wake_next
+from nightshift.steps.common import audit, execution_name, spec_or_none, start_execution
+from nightshift.steps.ending import emit_final, finish_for, wake_next
 from nightshift.steps.ports import Ports
+from nightshift.steps.scaling import scale_down
 from nightshift.steps.signals import wake
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Alarm:
 @dataclass(frozen=True)
 class Report:
     """What one pass did. ``left`` counts what it had no time for: the next pass begins with the oldest of it.
+    ``scaled``: instance group -> how many nodes it has been made smaller to.
     ``standing``: how the open runs are, as far as they were listed."""
 
     repairs: tuple[Finding, ...] = ()
@@ -76,6 +78,7 @@ class Report:
     left: int = 0
     oldest_look_age: float = 0.0
     standing: tuple[Measure, ...] = ()
+    scaled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def by_kind(self) -> dict[Repair, int]:
@@ -142,9 +145,12 @@ def reconcile(ports: Ports, budget: Budget = BUDGET) -> Report:
                 "repaired: %s", finding.why, extra={"run_id": finding.run_id, "repair": finding.repair.value}
             )
             made.append(finding)
+    scaled: Mapping[str, int] = {}
+    if work.in_time and not work.left:
+        scaled = work.guarded("-", "scaling down", lambda: scale_down(ports)) or {}
     now = ports.now()
     gauges = standing((listed.run for listed in open_runs), now)
-    return Report(tuple(made), tuple(work.alarms), work.left, oldest_look_age(open_runs, now), gauges)
+    return Report(tuple(made), tuple(work.alarms), work.left, oldest_look_age(open_runs, now), gauges, scaled)
 
 
 # facts --------------------------------------------------------------------------------------------------------------

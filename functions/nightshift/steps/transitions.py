@@ -12,10 +12,12 @@ from nightshift.core.errors import PermanentError, StaleExecution, bounded
 from nightshift.core.measures import Measure, Metric
 from nightshift.core.queueing import holder_text
 from nightshift.core.run import Attempt, Run, RunState
+from nightshift.core.scaling import could_be
 from nightshift.steps.common import audit, emit, measure, next_shift, stage_key, start_execution
 from nightshift.steps.ports import Ports
 from nightshift.steps.reports import outcome_of, progress_of
 from nightshift.steps.requests import Reply, StepRequest
+from nightshift.steps.scaling import pool_scaling, scale_up
 
 READY = "ready"
 
@@ -78,12 +80,16 @@ def successor(ports: Ports, request: StepRequest) -> Reply:
 
 
 def preflight(ports: Ports, request: StepRequest) -> Reply:
-    """Nothing is created for a topology that the HyperPod cluster can never hold."""
+    """Nothing is created for a topology that the HyperPod cluster can never hold, scaled up as far as its pool allows; that is
+    asked for here, and again by looks at the cluster that is waited for."""
     run = ports.runs.load(request.run_id, request.k)
     spec = ports.artifacts.spec(run.run_id)
-    problems = capacity_problems(spec.topology, ports.hyperpod.view())
+    pool = pool_scaling(ports, run)
+    problems = capacity_problems(spec.topology, could_be(ports.hyperpod.view(), pool))
     if problems:
         return _fail(ports, run, EndCause.CAPACITY_MISSING, "; ".join(problems))
+    if pool is not None:
+        run = scale_up(ports, run, spec)
     audit(ports, run.run_id, "step", "preflight passed")
     return Reply(decision=READY, shift=str(run.shift_seq))
 

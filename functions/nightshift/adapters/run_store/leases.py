@@ -23,6 +23,8 @@ UNKNOWN_HOLDER = "(unreadable)"
 """In place of a holder whose lease cannot be read: no run's id, so nobody takes the pool until a person has looked."""
 
 TRIES = 3
+FREE = "FREE"
+"""Of an instance group that nobody needs."""
 
 
 class LeaseItems(TableBase):
@@ -59,6 +61,21 @@ class LeaseItems(TableBase):
 
     def leases(self) -> Sequence[Lease]:
         return readable(self._query(Key("pool_pk").eq(LEASES), MAX_POOLS, IndexName="by_pool"), read_lease)
+
+    def free_since(self, group: str, now: datetime) -> datetime:
+        item = {"pk": f"GROUP#{group}", "sk": FREE, "version": 1, "since": stamp(now)}
+        try:
+            self._table.put_item(Item=item, ConditionExpression="attribute_not_exists(pk)")
+        except ClientError as error:
+            if not is_conditional(error):
+                raise
+            key = {"pk": item["pk"], "sk": item["sk"]}
+            there = self._table.get_item(Key=key, ConsistentRead=True).get("Item")
+            return moment(there["since"]) if there is not None else now
+        return now
+
+    def needed_again(self, group: str) -> None:
+        self._table.delete_item(Key={"pk": f"GROUP#{group}", "sk": FREE})
 
     def release_lease(self, lease: Lease) -> bool:
         """An end is never taken back, and a run takes its lease only in a write of its own open record: so what is read
