@@ -35,6 +35,6 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two-ranks")
     command = [sys.executable, "-m", "tests.skyrl.fsdp", str(folder), "--ranks", "2"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'functions'}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=360)
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     return folder

@@ -135,10 +135,8 @@ def _results_table(manifest: Manifest, name: str) -> str:
         before = f"{count(baseline)}, {percent(baseline.success)} ({interval(baseline)})" if baseline else "not known"
         after = f"**{count(result)}, {percent(result.success)}** ({interval(result)})"
         rows.append(f"| {title} | {before} | {after} | {gain(baseline, result) if baseline else ''} |")
-    baseline = (
-        "without the adapter" if manifest.parent is None else "with the parent's adapter, with which this run began"
-    )
-    notes = ["", f"Intervals are 95% Wilson score intervals. The baseline is the same base model {baseline}."]
+    begun = "without the adapter" if manifest.parent is None else "with the parent's adapter, with which it began"
+    notes = ["", f"Intervals are 95% Wilson score intervals. The baseline is the same base model {begun}."]
     if manifest.ceiling is not None:
         notes.append(ceiling_sentence(manifest.ceiling))
     if len(results) == 1:
