@@ -54,11 +54,8 @@ def scale_up(ports: Ports, run: Run, spec: RunSpec) -> Run:
 
 
 def _others(ports: Ports, run: Run) -> Sequence[RunSpec]:
-    """Specs of the other runs that hold nodes of the cluster now."""
-    holding = [
-        r for r in ports.runs.active_on(run.hyperpod_cluster) if r.leased_at is not None and r.run_id != run.run_id
-    ]
-    found = [spec_or_none(ports, r.run_id) for r in holding]
+    """Specs of the other runs that hold a pool, and so nodes, now."""
+    found = [spec_or_none(ports, lease.run_id) for lease in ports.runs.leases() if lease.run_id != run.run_id]
     return [s for s in found if s is not None]
 
 
