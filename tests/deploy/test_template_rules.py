@@ -314,9 +314,12 @@ def test_only_the_controller_role_may_change_a_cluster_and_only_the_one_that_the
     changing = [
         one for one in statements("ControllerRole") if {"sagemaker:UpdateCluster", "iam:PassRole"} & set(actions(one))
     ]
-    assert [one["Resource"] for one in changing] == [{"Ref": "HyperPodClusterArn"}, {"Ref": "InstanceRoleArns"}]
+    assert [one["Resource"] for one in changing] == [
+        {"Ref": "HyperPodClusterArn"},
+        {"Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:role/${InstanceRoleName}"},
+    ]
     assert changing[1]["Condition"] == {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
-    asked = ("PoolScaling", "HyperPodClusterArn", "InstanceRoleArns")
+    asked = ("PoolScaling", "HyperPodClusterArn", "InstanceRoleName")
     assert {template()["Parameters"][name]["Default"] for name in asked} == {""}, "nobody scales anything unasked"
 
 
