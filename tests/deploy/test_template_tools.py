@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.deploy.repository import MACHINES, ROOT, tool, translated
 
@@ -28,6 +29,16 @@ def test_cfn_lint_finds_nothing_in_what_is_really_deployed(tmp_path: Path) -> No
     path.write_text(json.dumps(translated()))
     done = tool(TOOLS / "cfn-lint", "--regions", "us-east-1", "--template", path)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_what_sam_uploads_has_no_yaml_aliases_left_which_cloudformation_does_not_take() -> None:
+    # The template has some. `sam package` and `sam deploy` write it anew, by these two functions.
+    said = "import sys; from samcli.yamlhelper import yaml_dump, yaml_parse; print(yaml_dump(yaml_parse(open(sys.argv[1]).read())))"
+    done = tool(TOOLS / "python", "-c", said, ROOT / "template.yaml")
+    assert done.returncode == 0, done.stderr
+    events = list(yaml.parse(done.stdout))
+    assert not [one for one in events if isinstance(one, yaml.AliasEvent) or getattr(one, "anchor", None)]
+    assert [one for one in yaml.parse((ROOT / "template.yaml").read_text()) if isinstance(one, yaml.AliasEvent)]
 
 
 @pytest.mark.needs_node

@@ -116,5 +116,7 @@ def test_a_run_whose_execution_is_stopped_unseen_is_ended_by_the_next_pass(stack
     assert [line["what"] for line in view["audit"]].count("final message sent") == 1
     measured = metrics(stack)
     assert {"ReconcilerAlarms": 0, "ReconcilerLeft": 0, "OldestLookAgeSeconds": 0.0}.items() <= measured[-1].items()
-    assert [(m["kind"], m["ReconcilerRepairs"]) for m in measured if "ReconcilerRepairs" in m] == [("finish_run", 1)]
+    # Once for the alarm, which watches the sum, and once for the dashboard, which shows the kinds.
+    repairs = [(m.get("kind"), m["ReconcilerRepairs"]) for m in measured if "ReconcilerRepairs" in m]
+    assert repairs == [(None, 1), ("finish_run", 1)]
     assert not any("run_id" in m for m in measured)
