@@ -33,7 +33,8 @@ def test_cfn_lint_finds_nothing_in_what_is_really_deployed(tmp_path: Path) -> No
 
 def test_what_sam_uploads_has_no_yaml_aliases_left_which_cloudformation_does_not_take() -> None:
     # The template has some. `sam package` and `sam deploy` write it anew, by these two functions.
-    said = "import sys; from samcli.yamlhelper import yaml_dump, yaml_parse; print(yaml_dump(yaml_parse(open(sys.argv[1]).read())))"
+    written = "yaml_dump(yaml_parse(open(sys.argv[1]).read()))"
+    said = f"import sys; from samcli.yamlhelper import yaml_dump, yaml_parse; print({written})"
     done = tool(TOOLS / "python", "-c", said, ROOT / "template.yaml")
     assert done.returncode == 0, done.stderr
     events = list(yaml.parse(done.stdout))
