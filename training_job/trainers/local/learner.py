@@ -106,7 +106,7 @@ class Learner:
 
     def load_adapter(self, folder: Path) -> None:
         """Begin with a saved adapter, with an optimizer that knows nothing of it. Raises ValueError for one of another form."""
-        found = set_peft_model_state_dict(self.policy, load_file(folder / "adapter_model.safetensors"))
+        found: Any = set_peft_model_state_dict(self.policy, load_file(folder / "adapter_model.safetensors"))
         missing = [name for name in found.missing_keys if ".lora_" in name]
         if missing or found.unexpected_keys:
             raise ValueError(f"the adapter's layers are not the policy's: {[*missing, *found.unexpected_keys][:3]}")
