@@ -23,7 +23,9 @@ def test_the_oracle_solves_each_fixed_maze_in_as_many_turns_as_are_said_to_be_ne
 
 def test_a_wall_between_two_rooms_keeps_the_agent_where_it_is_and_says_so():
     maze = make_maze(0)
-    wall = next(a for a in (Action.RIGHT, Action.UP, Action.LEFT, Action.DOWN) if maze.moved(maze.start, a) == maze.start)
+    wall = next(
+        a for a in (Action.RIGHT, Action.UP, Action.LEFT, Action.DOWN) if maze.moved(maze.start, a) == maze.start
+    )
     env = RoomTextEnv(extras={"seed": 0, "max_turns": 12})
     env.init([])
     said = env.step(write_reply(wall))
