@@ -38,6 +38,9 @@ up: $(DEMO) $(FUNCTIONS) ## the local stack alone; it runs until Ctrl-C
 test: $(TEST) $(FUNCTIONS) $(TOOLS) ## every check; says which ones this computer cannot run, and why
 	@sh .ci/test.sh
 
+test-local: $(TEST) $(FUNCTIONS) $(TOOLS) ## the local stack's own tests: its AWS, its Kubernetes, the template on them
+	@sh .ci/test.sh apart
+
 test-upgrade: $(TEST) $(FUNCTIONS) ## runs go on while the release before becomes this one, and back (a few minutes)
 	@$(RUN) -m pytest -q tests/upgrade/running_work.py tests/upgrade </dev/null
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Every check. What needs something that this computer lacks is left out and named at the end; with CI=true that is an
+# test.sh [apart]
+# Every check but the local stack's own tests, or with `apart` those. What needs something that this computer lacks is left out and named at the end; with CI=true that is an
 # error instead, so that nothing is ever left out unseen.
 set -eu
 
@@ -32,10 +33,21 @@ fi
 
 # Folders whose tests play on running processes: they wait for them most of the time, and hold some of them to seconds. They
 # come first. Everything else only computes: it runs at the same time, of a lower priority.
-played="tests/chaos tests/horizon tests/job tests/local_cloud tests/local_kube tests/queue tests/report tests/steps tests/story"
+played="tests/chaos tests/horizon tests/job tests/queue tests/report tests/steps tests/story"
+# The local stack's own tests: its AWS, its Kubernetes, and the template on them. `make test-local` runs them, and .ci/run.
+apart="tests/local_cloud tests/local_kube"
 others=
-for folder in $played; do others="$others --ignore=$folder"; done
+for folder in $played $apart; do others="$others --ignore=$folder"; done
+asked=${1:-}
 set -- ${selection:+-m "$selection"}
+
+if [ "$asked" = apart ]; then
+    failed=0
+    # shellcheck disable=SC2086
+    .venv/bin/python -m pytest $apart "$@" </dev/null || failed=1
+    [ -z "$left_out" ] || echo "$left_out"
+    exit $failed
+fi
 
 said=$(mktemp)
 # shellcheck disable=SC2086  # several folders, several words

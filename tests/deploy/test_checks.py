@@ -1,4 +1,4 @@
-"""`make test` runs its two halves at once: nothing is left out by that, and no failure is lost."""
+"""`make test` runs its two halves at once, and `make test-local` what neither has: nothing is left out, no failure is lost."""
 
 from __future__ import annotations
 
@@ -46,11 +46,17 @@ def alive(pid: int) -> bool:
         return False
 
 
-def started(where: Path) -> subprocess.Popen[str]:
+def started(where: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PATH": f"{where / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(where)}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        ["sh", ".ci/test.sh"], cwd=where, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ["sh", ".ci/test.sh", *arguments],
+        cwd=where,
+        env=environment,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -63,19 +69,40 @@ def halves(where: Path) -> tuple[set[str], set[str]]:
     return given, {one.removeprefix("--ignore=") for one in other if one.startswith("--ignore=")}
 
 
-def test_every_test_is_in_exactly_one_half_and_the_folders_are_there(tmp_path: Path) -> None:
-    run = started(folder(tmp_path))
+def apart(where: Path) -> set[str]:
+    """Folders of `make test-local`."""
+    run = started(where, "apart")
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+    [line] = [one.split() for one in (where / "calls").read_text().splitlines() if "-m pytest" in one]
+    return {one for one in line if one.startswith("tests/")}
+
+
+def test_every_test_is_in_exactly_one_part_and_the_folders_are_there(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    local = apart(folder(tmp_path / "local"))
+    (tmp_path / "both").mkdir()
+    run = started(folder(tmp_path / "both"))
     out, err = run.communicate(timeout=60)
     assert (run.returncode, err) == (0, "")
-    given, left = halves(tmp_path)
-    assert given == left and given
-    assert all((ROOT / one).is_dir() for one in given)
+    given, left = halves(tmp_path / "both")
+    assert given and local and not given & local
+    assert left == given | local
+    assert all((ROOT / one).is_dir() for one in left)
+    checks = (ROOT / ".ci" / "run").read_text()
+    assert "make test </dev/null" in checks and "make test-local </dev/null" in checks
     assert (
         out.index("== pytest: what plays")
         < out.index("== ruff")
         < out.index("== mypy")
         < out.index("what only computes")
     )
+
+
+def test_a_failure_of_the_local_stacks_own_tests_is_a_failure(tmp_path: Path) -> None:
+    run = started(folder(tmp_path, fails="pytest"), "apart")
+    run.communicate(timeout=60)
+    assert run.returncode == 1
 
 
 @pytest.mark.parametrize("fails", ["check", "mypy", "--ignore", "tests/story"])
