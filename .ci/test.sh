@@ -33,7 +33,7 @@ fi
 
 # Folders whose tests play on running processes: they wait for them most of the time, and hold some of them to seconds. They
 # come first. Everything else only computes: it runs at the same time, of a lower priority.
-played="tests/chaos tests/horizon tests/job tests/queue tests/report tests/steps tests/story"
+played="tests/chaos tests/horizon tests/job tests/queue tests/report tests/story"
 # The local stack's own tests: its AWS, its Kubernetes, and the template on them. `make test-local` runs them, and .ci/run.
 apart="tests/local_cloud tests/local_kube"
 others=
