@@ -16,7 +16,7 @@ def beginning_with(folder: Path) -> Any:
     import ray
     from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
 
-    class Begun(FSDPPolicyWorkerBase):  # type: ignore[misc]
+    class Begun(FSDPPolicyWorkerBase):  # type: ignore[misc]  # its base is untyped
         def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
             super().init_model(model_path, num_training_steps)
             load_adapter(self.model.model, folder)
