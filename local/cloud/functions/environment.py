@@ -123,7 +123,7 @@ class Environment:
 
     def _write(self, line: bytes) -> None:
         self._tail.append(line)
-        if not self._log.closed:
+        with contextlib.suppress(ValueError):  # the process has ended, and its log was closed a moment ago
             self._log.write(line)
 
     def _note_start(self, request_id: str) -> None:
