@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 ZEROS = "0" * 64
@@ -62,7 +63,8 @@ def spec(given: argparse.Namespace) -> dict[str, object]:
     }
 
 
-if __name__ == "__main__":
+def asked(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; of the process where none is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("run_id")
@@ -74,6 +76,10 @@ if __name__ == "__main__":
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--save", type=int, default=5, help="steps between checkpoints")
     parser.add_argument("--every", type=int, default=10, help="steps between evals, and between exports")
-    given = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    given = asked()
     made = spec(given)
     given.out.write_text(json.dumps(made, indent=1))

@@ -22,6 +22,7 @@ from skyrl.train.utils import validate_cfg
 from skyrl.train.utils.tracking import Tracking
 from skyrl.train.utils.trainer_utils import ResumeMode
 
+from bench.gpu.spec import asked
 from bench.gpu.spec import spec as gpu_spec
 from nightshift.contract import RunSpec, SharedPaths
 from nightshift.contract.skyrl_keys import KEYS
@@ -41,7 +42,7 @@ EXAMPLES: dict[str, Any] = {
     "events/start-request.json": json.loads((ROOT / "events/start-request.json").read_text())["detail"]["spec"],
     "tests/builders.py": spec_json(),
     "tests/skyrl/rig.py": tiny().model_dump(mode="json"),
-    "bench/gpu": gpu_spec("gpu", "/shared/models/tiny", steps=12, gpus=1, prompts=8, evals=64),
+    "bench/gpu": gpu_spec(asked(["out", "gpu", "--model", "/shared/models/tiny"])),
 }
 """Every whole spec of this repository, meant for SkyRL or not."""
 
