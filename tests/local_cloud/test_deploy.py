@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,21 @@ def test_a_second_deployment_updates_in_place(cloud: Cloud) -> None:
     assert deploy(cloud.config, TEMPLATE, {}) == cloud.outputs
     (schedule,) = cloud.client("scheduler").list_schedules()["Schedules"]
     assert schedule["State"] == "ENABLED"
+
+
+def test_an_update_of_a_table_which_moto_cannot_update_keeps_it_and_what_refers_to_it(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(TEMPLATE.parent, tmp_path / "changed")
+    changed = folder / TEMPLATE.name
+    line = "BillingMode: PAY_PER_REQUEST"
+    assert line in changed.read_text()
+    changed.write_text(changed.read_text().replace(line, f"{line}\n      SSESpecification: {{SSEEnabled: true}}", 1))
+    try:
+        assert deploy(cloud.config, changed, {}) == cloud.outputs
+        assert cloud.client("dynamodb").describe_table(TableName=cloud.outputs["TableName"])["Table"]
+    finally:
+        deploy(cloud.config, TEMPLATE, {})
 
 
 def test_outputs_are_served_and_the_apis_address_is_the_local_one(cloud: Cloud) -> None:

@@ -4,6 +4,9 @@ Fault: CloudFormation drops a bucket's NotificationConfiguration, so that EventB
 
 Fault: a machine is created whatever its role may do. AWS refuses one that starts executions with ``.sync`` if its role
 may not manage the rule that tells of their end, and one with logging if its role may not deliver logs.
+
+Fault: an update of a resource whose type moto cannot update, a table for one, loses it for the stack: what refers to it then
+refers to nothing. Here it stays as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import moto.cloudformation.parsing as parsing
 import moto.stepfunctions.models as machines
 from moto.core.exceptions import ServiceException
 from moto.s3.models import FakeBucket
@@ -50,8 +54,19 @@ def on_machine_creation(permit: Permit) -> None:
 def install() -> None:
     swap(machines, "stepfunctions_backends", stepfunctions_parser_backends)
     _ask_before_creation()
+    _keep_what_cannot_be_updated()
     _keep_event_bridge("create_from_cloudformation_json", 1)
     _keep_event_bridge("update_from_cloudformation_json", 2)
+
+
+def _keep_what_cannot_be_updated() -> None:
+    original = parsing.parse_and_update_resource
+
+    def update(logical_id: str, resource_json: Any, resources_map: Any, account_id: str, region_name: str) -> Any:
+        before = resources_map[logical_id]
+        return original(logical_id, resource_json, resources_map, account_id, region_name) or before
+
+    swap(parsing, "parse_and_update_resource", update)
 
 
 def _ask_before_creation() -> None:
