@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from cli import lists
 from cli.drain import drain
 from cli.exits import CliError, Exit
+from cli.paging import paged
 from cli.specfile import read_spec
 from cli.view import clean, clock, text
 from nightshift.contract.api import CancelMode, RaisedBudgets, Retry
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from cli.client import Api
 
 API_VARIABLE = "NIGHTSHIFT_API"
-MAX_PAGES = 100
-"""Of one list: filters may leave pages nearly empty."""
-
 MAX_SUMMED = 2_000
 """Pages of a list that is summed."""
 
@@ -44,17 +42,6 @@ def _api(arguments: argparse.Namespace) -> Api:
     if not address:
         raise CliError(Exit.CONFIGURATION, f"the API's address is not known: give --api or set {API_VARIABLE}")
     return Api(checked_address(address))
-
-
-def _paged(page: Callable[[str | None], tuple[list[T], str | None]], limit: int) -> Iterator[T]:
-    """Items of a list, page by page, at most ``limit``."""
-    after, left = None, limit
-    for _ in range(MAX_PAGES):
-        items, after = page(after)
-        yield from items[:left]
-        left -= len(items)
-        if after is None or left <= 0:
-            return
 
 
 def validate(arguments: argparse.Namespace) -> None:
@@ -95,7 +82,7 @@ def list_runs(arguments: argparse.Namespace) -> None:
         found = api.runs(**wanted, next=after)
         return found.runs, found.next
 
-    print(lists.runs(list(_paged(page, arguments.limit)), datetime.now(UTC)))
+    print(lists.runs(list(paged(page, arguments.limit)), datetime.now(UTC)))
 
 
 def status(arguments: argparse.Namespace) -> None:
@@ -110,7 +97,7 @@ def events(arguments: argparse.Namespace) -> None:
         found = api.events(arguments.run, order="newest", limit=size, next=after)
         return found.events, found.next
 
-    print(lists.events(list(_paged(page, arguments.limit))[::-1]))
+    print(lists.events(list(paged(page, arguments.limit))[::-1]))
 
 
 def queue(arguments: argparse.Namespace) -> None:
@@ -127,7 +114,7 @@ def artifacts(arguments: argparse.Namespace) -> None:
             _fetch(found.artifacts, arguments.download)
         return found.artifacts, found.next
 
-    every = list(_paged(page, MAX_PAGES * 100))
+    every = list(paged(page))
     print(lists.artifacts(every) if arguments.download is None else f"{len(every)} objects are in {arguments.download}")
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cli.exits import CliError, Exit
+from cli.paging import MAX_PAGES
 from nightshift.contract.api import CancelMode, RunLine, RunList, RunTold
 
 POLL_SECONDS = 5.0
-MAX_PAGES = 100
 
 
 class Steering(Protocol):

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from cli.download import fetch_small
 from cli.exits import CliError, Exit
 from cli.forecast import forecast
+from cli.paging import paged
 from cli.rehearsal import FINAL_STATES, Records, checks, failure, seconds, where
 from cli.rehearsal_text import Report, report_text
 from cli.specfile import read_spec
@@ -32,12 +33,10 @@ from nightshift.contract.upgrades import written
 if TYPE_CHECKING:
     from cli.client import Api
 
-T = TypeVar("T")
 D = TypeVar("D", bound=Document)
 MAX_BYTES = 8_000_000
 """Of one record that is read."""
 
-MAX_PAGES = 100
 LOOKS = (1.0, 15.0)
 """Seconds between two looks at a rehearsal, at first and at most."""
 
@@ -200,7 +199,7 @@ def _artifacts(api: Api, run_id: str) -> dict[str, Artifact]:
         found = api.artifacts(run_id, limit="100", next=after)
         return found.artifacts, found.next
 
-    return {one.key: one for one in _every(page)}
+    return {one.key: one for one in paged(page)}
 
 
 def _events(api: Api, run_id: str) -> list[AuditLine]:
@@ -208,17 +207,7 @@ def _events(api: Api, run_id: str) -> list[AuditLine]:
         found = api.events(run_id, order="oldest", limit="100", next=after)
         return found.events, found.next
 
-    return _every(page)
-
-
-def _every(page: Callable[[str | None], tuple[list[T], str | None]]) -> list[T]:
-    found, after = list[T](), None
-    for _ in range(MAX_PAGES):
-        items, after = page(after)
-        found += items
-        if after is None:
-            break
-    return found
+    return list(paged(page))
 
 
 def _parsed(kind: type[D], body: bytes | None) -> D | None:

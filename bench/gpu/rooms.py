@@ -39,8 +39,7 @@ class RoomEnv(MazeEnv):
     def play(self, action: Action) -> tuple[bool, bool, dict[str, Any]]:
         before = self.agent
         stopped, solved, info = super().play(action)
-        if self.agent != before:
-            self.agent = self.maze.moved(self.agent, action)
+        self.agent = moved(self.maze, before, action)
         return stopped, solved, info
 
 

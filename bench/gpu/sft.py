@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from bench.gpu.make_model import ACTIONS
 from bench.gpu.rooms import PROMPT, moved
 from training_job.tasks.mazes.maze import GRID, MOVES, Action, Cell, Maze, best_actions, make_maze
 from training_job.tasks.mazes.picture import BLUE, draw, draw_agents, draw_backgrounds
@@ -81,9 +82,6 @@ class Words:
             length += len(piece) + 2
             begin += int(last[0, 0]) + 2
         return np.concatenate(ids), np.concatenate(places, axis=1), np.array(asked)
-
-
-ACTIONS = ["('move',0)", "('move',1)", "('move',2)", "('move',3)", "('stop','stop')"]
 
 
 def walk(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -50,14 +51,10 @@ class SageMakerHyperPod:
 
     def _replace(self, instances: Sequence[str]) -> dict[str, str]:
         try:
-            answer = self._client.batch_replace_cluster_nodes(ClusterName=self._cluster, NodeIds=list(instances))
+            with _answers(self._cluster):
+                answer = self._client.batch_replace_cluster_nodes(ClusterName=self._cluster, NodeIds=list(instances))
         except ClientError as error:
-            code = error.response["Error"].get("Code", "unknown")
-            if code in UNANSWERED:
-                raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
-            return {one: bounded(f"{code}: {error}", 300) for one in instances}
-        except BotoCoreError as error:
-            raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
+            return {one: bounded(f"{_code(error)}: {error}", 300) for one in instances}
         refused = {f["NodeId"]: f for f in answer.get("Failed", []) if "NodeId" in f}
         accepted = set(answer.get("Successful", []))
         return {one: "" if one in accepted else _why(refused.get(one)) for one in instances}
@@ -66,31 +63,45 @@ class SageMakerHyperPod:
         """All groups are described and sent again, the named ones with their new count: UpdateCluster is told the whole cluster.
         Between the two somebody else may have changed a count; it is seen at the next look."""
         try:
-            found = self._client.describe_cluster(ClusterName=self._cluster)
-            groups = {g["InstanceGroupName"]: g for g in found.get("InstanceGroups", [])}
-            counts = {name: int(g.get("TargetCount", g.get("CurrentCount", 0))) for name, g in groups.items()}
-            unknown = sorted(targets.keys() - groups.keys())
-            if unknown:
-                return f"HyperPod cluster {self._cluster} has no instance group {', '.join(unknown)}"
-            if all(counts[name] == count for name, count in targets.items()):
-                return ""
-            shape = _names(self._client.meta.service_model.operation_model("UpdateCluster").input_shape)[
-                "InstanceGroups"
-            ]
-            wanted = counts | dict(targets)
-            self._client.update_cluster(
-                ClusterName=self._cluster,
-                InstanceGroups=[group_request(g, shape, wanted[name]) for name, g in groups.items()],
-                **({"NodeRecovery": found["NodeRecovery"]} if "NodeRecovery" in found else {}),
-            )
+            with _answers(self._cluster):
+                return self._resize(targets)
         except ClientError as error:
-            code = error.response["Error"].get("Code", "unknown")
-            if code in UNANSWERED:
-                raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
-            return bounded(f"{code}: {error.response['Error'].get('Message', '')}", 400)
-        except BotoCoreError as error:
-            raise TransientError(self._cluster, f"HyperPod does not answer: {error}") from error
+            return bounded(f"{_code(error)}: {error.response['Error'].get('Message', '')}", 400)
+
+    def _resize(self, targets: Mapping[str, int]) -> str:
+        found = self._client.describe_cluster(ClusterName=self._cluster)
+        groups = {g["InstanceGroupName"]: g for g in found.get("InstanceGroups", [])}
+        counts = {name: int(g.get("TargetCount", g.get("CurrentCount", 0))) for name, g in groups.items()}
+        unknown = sorted(targets.keys() - groups.keys())
+        if unknown:
+            return f"HyperPod cluster {self._cluster} has no instance group {', '.join(unknown)}"
+        if all(counts[name] == count for name, count in targets.items()):
+            return ""
+        shape = _names(self._client.meta.service_model.operation_model("UpdateCluster").input_shape)["InstanceGroups"]
+        wanted = counts | dict(targets)
+        self._client.update_cluster(
+            ClusterName=self._cluster,
+            InstanceGroups=[group_request(g, shape, wanted[name]) for name, g in groups.items()],
+            **({"NodeRecovery": found["NodeRecovery"]} if "NodeRecovery" in found else {}),
+        )
         return ""
+
+
+@contextmanager
+def _answers(cluster: str) -> Iterator[None]:
+    """Raises TransientError for what says nothing about what was asked for; a refusal goes through as it is."""
+    try:
+        yield
+    except ClientError as error:
+        if _code(error) in UNANSWERED:
+            raise TransientError(cluster, f"HyperPod does not answer: {error}") from error
+        raise
+    except BotoCoreError as error:
+        raise TransientError(cluster, f"HyperPod does not answer: {error}") from error
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response["Error"].get("Code", "unknown"))
 
 
 def _names(shape: Any) -> dict[str, Any]:
